@@ -29,14 +29,14 @@ type Records interface {
 	AddBase(ctx context.Context, b meta.Base, s timeline.Snapshot, r timeline.Route) error
 	// SetBasePrint records that a base equals its source as it is now, with that fingerprint.
 	SetBasePrint(ctx context.Context, id, print string) error
-	// Grown returns the size of the import at the bottom of a base, and of all refreshes on it, in bytes.
+	// Grown returns the size in bytes of the import at the bottom of a base, and of all refreshes above it.
 	Grown(ctx context.Context, top timeline.SnapshotID) (whole, since int64, err error)
 }
 
 // Stacks gives Bases access to layers.
 type Stacks interface {
-	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
-	// removes it although it has no record.
+	// NewLayer names a layer that is about to be made. Until made is called, garbage collection does not remove it
+	// although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
 	// Dirs returns the directories of the layers that make up a snapshot, topmost first.
 	Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error)
@@ -46,11 +46,11 @@ type Stacks interface {
 
 // Host describes the host to import.
 type Host interface {
-	// Root returns the directory that is copied.
+	// Root returns the directory to copy.
 	Root() string
 	// Print returns a cheap fingerprint of the host's system directories.
 	Print() string
-	// Import returns what of the host is copied.
+	// Import returns the options of the import, which say what is copied.
 	Import() (layer.ImportOptions, error)
 }
 
@@ -62,7 +62,7 @@ type Config struct {
 	Host    Host
 	Home    string // COPPICE_HOME
 	FS      vfs.FS // the file system that Home is written through
-	// Redact redacts secrets in a text that is recorded.
+	// Redact redacts secrets in a text that will be recorded.
 	Redact func(text string) string
 	Rand   io.Reader
 	Now    func() time.Time
@@ -83,18 +83,18 @@ func New(c Config) *Bases { return &Bases{config: c} }
 type Base struct {
 	meta.Base
 	Warnings []string
-	Notes    []string // what was done, for people
+	Notes    []string // what was done, for users
 }
 
-// For finds or makes the base of a sandbox of a tier, as requested. What is imported once is shared by all
-// sandboxes that are made from the same source.
+// For finds or makes the base of a sandbox in a tier, as requested. An import is shared by all sandboxes that are
+// made from the same source.
 func (b *Bases) For(
 	ctx context.Context, req wire.CreateRequest, tier string, progress func(wire.Progress),
 ) (Base, error) {
 	switch req.From.Kind {
 	case "", wire.SourceHost:
 		if req.Repo != nil && tier == string(policy.Workspace) {
-			return Base{}, nil // the repository is the whole content
+			return Base{}, nil // the sandbox contains only the repository
 		}
 		return Base{Base: meta.Base{Host: true, Label: "host"}}, nil
 	case wire.SourceHostCopy:
@@ -144,9 +144,9 @@ func (b *Bases) Importing() (done func()) {
 	return b.importing.Unlock
 }
 
-// Add records a layer, which has just been made, as a base; of.Parent is what it stands on. If that fails,
-// the layer is removed. The index of a base with a key is written before its record, and means nothing
-// without it. For such a base the caller holds Importing.
+// Add records a layer, which has just been made, as a base; of.Parent is the snapshot below it. If that fails, the
+// layer is removed. The index of a base with a key is written before the record, and has no meaning without it. For
+// such a base the caller holds Importing.
 func (b *Bases) Add(ctx context.Context, of meta.Base, id timeline.LayerID, rep layer.Report) (Base, error) {
 	snap, err := timeline.NewSnapshotID(b.config.Rand)
 	if err == nil && of.Key != "" && rep.Index != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// oneBase are records with one copy of the host.
+// oneBase is a Records with one copy of the host.
 type oneBase struct {
 	Records
 	base meta.Base
@@ -51,7 +51,7 @@ func TestSweep_KeepsOnlyIndexOfHostCopy(t *testing.T) {
 	}
 	done := b.Importing()
 	if err := b.Sweep(t.Context()); err != nil || len(names()) != 3 {
-		t.Errorf("%v are left beside an import, %v; want all", names(), err)
+		t.Errorf("%v are left during an import, %v; want all", names(), err)
 	}
 	done()
 	if err := b.Sweep(t.Context()); err != nil || !slices.Equal(names(), []string{keep}) {
@@ -67,7 +67,7 @@ func TestFor_RejectsUnknownSource(t *testing.T) {
 	}
 }
 
-// A warning names some paths, and says how many more there are.
+// TestWarnings_AreBounded checks that a warning names some paths, and says how many more there are.
 func TestWarnings_AreBounded(t *testing.T) {
 	t.Parallel()
 	got := warnings(layer.Report{Unreadable: make([]string, limit.Listed+2), Changed: []string{"/etc/conf"}})

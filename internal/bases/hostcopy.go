@@ -22,8 +22,8 @@ import (
 // HostCopyKey is the key of the base that is a copy of the host.
 const HostCopyKey = "host-copy"
 
-// hostCopy finds or makes the copy of the host's system directories. If they changed since, the differences
-// become a layer on the existing copy, so that sandboxes keep the copy that they stand on.
+// hostCopy finds or makes the copy of the host's system directories. If these have changed since, the differences
+// become a layer above the existing copy, so that sandboxes keep the copy that they are based on.
 func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Base, error) {
 	b.importing.Lock()
 	defer b.importing.Unlock()
@@ -61,16 +61,15 @@ func (b *Bases) hostCopy(ctx context.Context, progress func(wire.Progress)) (Bas
 	return whole, b.sweepIndexes(ctx)
 }
 
-// collected reports whether garbage collection has removed a base, on which no sandbox stood, in the
-// meantime.
+// collected reports whether garbage collection has removed a base in the meantime, which no sandbox was based on.
 func (b *Bases) collected(ctx context.Context, have meta.Base) bool {
 	now, err := b.config.Records.Base(ctx, have.Key)
 	return fault.Is(err, fault.NotFound) || err == nil && now.Created.Before(have.Created)
 }
 
-// refreshable returns the index of a copy of the host; nil if a whole import is due: the index is missing, or
-// the refreshes have grown so much that it is worth collecting what they replaced, which happens when nothing
-// stands on the old copy.
+// refreshable returns the index of a copy of the host; nil if a complete import is due. It is due if the index is
+// missing, or if the refreshes have grown so much that it is worth freeing what they replaced, which happens when
+// nothing is based on the old copy any more.
 func (b *Bases) refreshable(ctx context.Context, have meta.Base) (*layer.Index, error) {
 	whole, since, err := b.config.Records.Grown(ctx, have.Top)
 	if err != nil || since > whole/2 {
@@ -104,7 +103,7 @@ func (b *Bases) refresh(
 	}
 	now := Base{Base: have, Warnings: warnings(got.Report)}
 	if got.Empty {
-		// Either index fits the base: a difference between them does not matter.
+		// Both indexes fit the base; a difference between them does not matter.
 		if err := b.writeIndex(have.Top, got.Index); err != nil {
 			return Base{}, err
 		}
@@ -127,8 +126,8 @@ func (b *Bases) refresh(
 	return now, nil
 }
 
-// The index of the copy of the host is in a file named after the base's snapshot. A missing or torn index
-// costs a whole import.
+// The index of the copy of the host is in a file named after the base's snapshot. A missing or torn index costs a
+// complete import.
 
 // Dir returns the directory of the indexes.
 func (b *Bases) Dir() string { return filepath.Join(b.config.Home, "bases") }
@@ -157,8 +156,8 @@ func (b *Bases) readIndex(top timeline.SnapshotID) (*layer.Index, error) {
 	return layer.ReadIndex(f)
 }
 
-// Sweep removes every index but that of the current copy; nothing during an import, which does so itself. It
-// does not wait, and the caller may hold any lock but Importing.
+// Sweep removes every index except that of the current copy. It does nothing during an import, which sweeps itself.
+// It does not wait, and the caller may hold any lock except Importing.
 func (b *Bases) Sweep(ctx context.Context) error {
 	if !b.importing.TryLock() {
 		return nil

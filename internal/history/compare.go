@@ -17,26 +17,26 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// side is one state of a comparison: a snapshot of a sandbox, or its live state.
+// side is one side of a comparison: a snapshot of a sandbox, or its live state.
 type side struct {
 	rec  *meta.Sandbox
 	at   timeline.SnapshotID
 	live bool
 }
 
-// pair is the two sides of a comparison, from a to b.
+// pair is a comparison, from a to b.
 type pair struct{ a, b side }
 
-// twice is a comparison of two snapshots of one sandbox.
+// twice returns the comparison of two snapshots of one sandbox.
 func twice(rec *meta.Sandbox, a, b timeline.SnapshotID) pair {
 	return pair{side{rec: rec, at: a}, side{rec: rec, at: b}}
 }
 
-// two reports whether the sides are of two sandboxes.
+// two reports whether the sides belong to two sandboxes.
 func (p pair) two() bool { return p.a.rec.ID != p.b.rec.ID }
 
-// Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present. With
-// req.Other, B is a state of that sandbox, and without req.A, A is the present of the first.
+// Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present. With req.Other,
+// B is a state of that sandbox; then A is the present of the first sandbox if req.A is empty.
 func (h *Histories) Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
 	var res wire.DiffResult
 	err := h.compare(ctx, name, req, func(p pair) (err error) {
@@ -63,8 +63,8 @@ func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest
 	})
 }
 
-// compare resolves the two sides. With the live state of one sandbox as B it locks the sandbox
-// meanwhile, so that the generation does not change.
+// compare resolves the two sides, and calls fn with them. If B is the live state of the same sandbox, it holds the
+// lock of the sandbox meanwhile, so that the generation does not change.
 func (h *Histories) compare(ctx context.Context, name string, req wire.DiffRequest, fn func(pair) error) error {
 	if err := CheckPaths(req.Paths); err != nil {
 		return err
@@ -95,8 +95,8 @@ func (h *Histories) compare(ctx context.Context, name string, req wire.DiffReque
 	return fn(pair{side{rec: &rec, at: a}, side{rec: &rec, live: true}})
 }
 
-// compareTwo compares states of two sandboxes. It takes no lock: one sandbox does not wait until it is
-// compared with another. Instead, a live state whose generation has changed meanwhile is a Conflict.
+// compareTwo compares states of two sandboxes. It takes no lock, so that neither sandbox waits for the comparison. If
+// the generation of a live state changes meanwhile, it returns a Conflict.
 func (h *Histories) compareTwo(ctx context.Context, name string, req wire.DiffRequest, fn func(pair) error) error {
 	a, err := h.side(ctx, name, req.A)
 	if err != nil {
@@ -119,7 +119,7 @@ func (h *Histories) compareTwo(ctx context.Context, name string, req wire.DiffRe
 	return err
 }
 
-// replaced returns a Conflict if the live root that a side was read from is not the sandbox's any more.
+// replaced returns a Conflict if the live root that a side was read from no longer belongs to the sandbox.
 func (h *Histories) replaced(ctx context.Context, s side) error {
 	if !s.live {
 		return nil
@@ -135,7 +135,7 @@ func (h *Histories) replaced(ctx context.Context, s side) error {
 		WithHint("try again, or compare a snapshot: coppice diff %s@HEAD OTHER", s.rec.Name)
 }
 
-// side finds a state of a sandbox; ref "" is its live state.
+// side finds a state of a sandbox; an empty ref means its live state.
 func (h *Histories) side(ctx context.Context, name, ref string) (side, error) {
 	rec, t, err := h.Find(ctx, name)
 	if err != nil || ref == "" {
@@ -159,8 +159,8 @@ func CheckPaths(paths []string) error {
 		WithHint("name their directory: coppice diff NAME -- DIRECTORY")
 }
 
-// changes lists the differences between two states, as far as one answer may hold them; more reports that the
-// list is cut.
+// changes lists the differences between two states, up to the limits of one answer; more reports that the list is
+// truncated.
 func (h *Histories) changes(
 	ctx context.Context, p pair, req wire.DiffRequest,
 ) (list []wire.Change, more bool, err error) {
@@ -197,7 +197,7 @@ func (h *Histories) changes(
 	return out, more, nil
 }
 
-// diffBytes returns the limit on the bytes of paths in a diff of at most that many changes.
+// diffBytes returns the limit on the bytes of paths in a diff of at most most changes.
 func diffBytes(most int) int {
 	if most == 0 {
 		return limit.DiffBytes
@@ -205,8 +205,8 @@ func diffBytes(most int) int {
 	return min(limit.DiffBytes, limit.LineChangeBytes*max(1, most/limit.LineChanges))
 }
 
-// Weigh returns how many paths differ between two snapshots of a sandbox, and the size in bytes of those
-// among them that are files in the second snapshot.
+// Weigh returns how many paths differ between two snapshots of a sandbox, and the size in bytes of those that are
+// files in the second snapshot.
 func (h *Histories) Weigh(
 	ctx context.Context, name string, from, to timeline.SnapshotID,
 ) (paths int, bytes int64, err error) {
@@ -234,9 +234,9 @@ func (h *Histories) Weigh(
 	return paths, bytes, err
 }
 
-// ignored returns the differences that a comparison leaves out. Each root of a part of a live root covers a
-// directory of the host, with an owner that an ordinary user cannot give to it, and so does each directory of
-// the host that such a user's overlay copies up: neither is a change of the sandbox.
+// ignored returns the differences that a comparison omits. The root of each part of a live root covers a directory of
+// the host, and has another owner if an ordinary user cannot give it the original one. The same holds for each
+// directory of the host that such a user's overlay copies up. Neither is a change by the sandbox.
 func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err error) {
 	for _, s := range []side{p.a, p.b} {
 		if !s.rec.Host {
@@ -258,11 +258,12 @@ func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err 
 			break
 		}
 	}
-	of.Owners = of.Roots != nil && !of.Roots["/"] // real root, whose overlays keep owners, has one for the whole root
+	// Real root has one part for the whole root, and its overlays keep owners.
+	of.Owners = of.Roots != nil && !of.Roots["/"]
 	return of, nil
 }
 
-// views opens two states for reading, and returns the trees in which they can differ: the layers above what
+// views opens two states for reading, and returns the trees in which they can differ: the layers above those that
 // both have in common, and the live parts.
 func (h *Histories) views(ctx context.Context, p pair) (va, vb *layer.View, touched []rootspec.Part, err error) {
 	va, sa, la, err := h.view(ctx, p.a)
@@ -281,7 +282,7 @@ func (h *Histories) views(ctx context.Context, p pair) (va, vb *layer.View, touc
 	return va, vb, slices.Concat(rootspec.Differing(sa, sb), la, lb), nil
 }
 
-// view opens one state for reading. live are the parts of a live root that was made.
+// view opens one state for reading. live are the parts of the live root, if it was made.
 func (h *Histories) view(
 	ctx context.Context, s side,
 ) (v *layer.View, st rootspec.Stack, live []rootspec.Part, err error) {

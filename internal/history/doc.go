@@ -2,11 +2,11 @@
 
 // Package history lists, shows, compares, tags and verifies the snapshots of sandboxes. It makes none.
 //
-// It owns no state: histories and tags are records of package meta, and layers are in package layer. It
-// starts nothing, and only a comparison with the present takes the lock of a sandbox.
+// The package owns no state: histories and tags are records of package meta, and layers are in package layer. It
+// starts no sandbox, and only a comparison with the present takes the lock of a sandbox.
 //
-// Config.Shape is the engine's: Verify holds it for reading, so that no layer is removed meanwhile.
+// Config.Shape belongs to the engine: Verify holds it for reading, so that no layer is removed meanwhile.
 //
-// Of the engine it needs the locks and live roots of sandboxes (Sandboxes), and verifiers of the rest of the
-// store. The engine imports it; it never imports the engine.
+// The package needs from the engine the locks and live roots of sandboxes (Sandboxes), and verifiers of the rest of
+// the store. The engine imports it; it never imports the engine.
 package history

@@ -22,22 +22,22 @@ import (
 
 // Sandboxes gives Histories access to sandboxes that may be live.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
-	// the operation in the error that other callers get meanwhile. The caller calls release.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names the
+	// operation in the error that concurrent callers get. The caller calls release.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
-	// Root returns the directories in which changes of the live root of a sandbox appear; nil if the live
-	// root was not made yet. An error that wraps fs.ErrNotExist says that the live root was removed
-	// meanwhile, which can happen to a caller that does not hold the sandbox's lock.
+	// Root returns the directories in which changes of the live root of a sandbox appear; nil if the live root was not
+	// made yet. An error that wraps fs.ErrNotExist says that the live root was removed meanwhile, which can happen if
+	// the caller does not hold the sandbox's lock.
 	Root(ctx context.Context, rec *meta.Sandbox) (*Root, error)
 }
 
 // Root lists the directories in which changes of a live root appear.
 type Root struct {
 	Parts []rootspec.Part
-	Plain bool // the parts are the whole root, and not only its changes
+	Plain bool // the parts are the complete root, not only its changes
 }
 
-// Verifier verifies data of a sandbox, or with name "" of the whole store, and adds damage to res.
+// Verifier verifies the data of a sandbox or, if name is "", of the whole store, and adds damage to res.
 type Verifier func(ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult) error
 
 // Config configures Histories. All fields are required.
@@ -75,8 +75,8 @@ func (h *Histories) History(ctx context.Context, rec *meta.Sandbox) (*timeline.H
 	return &t, nil
 }
 
-// Find reads the record of a sandbox, by its name or id, and its history. They are not read at the same
-// moment, so they may disagree about what was recorded in between.
+// Find reads the record of a sandbox, by its name or id, and its history. They are not read at the same moment, so
+// they may differ in what was recorded in between.
 func (h *Histories) Find(ctx context.Context, name string) (meta.Sandbox, *timeline.History, error) {
 	rec, err := h.config.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -187,7 +187,7 @@ func (h *Histories) Show(ctx context.Context, name, ref string) (wire.ShowResult
 	return h.ShowSome(ctx, name, ref, 0)
 }
 
-// ShowSome is Show with at most that many changes; 0: as many as one answer holds.
+// ShowSome is Show with at most most changes; 0: as many as fit into one answer.
 func (h *Histories) ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error) {
 	rec, t, err := h.Find(ctx, name)
 	if err != nil {

@@ -44,20 +44,20 @@ func (i *idle) Acquire(ctx context.Context, name, _ string) (release func(), rec
 
 func (i *idle) Root(context.Context, *meta.Sandbox) (*Root, error) { return nil, i.err }
 
-// open hides nothing.
+// open is a policy that hides nothing.
 type open struct{}
 
 func (open) Hides(context.Context, *meta.Sandbox) (policies.Covered, error) {
 	return policies.Covered{}, nil
 }
 
-// lab is a sandbox with the snapshots one, two and three, of which the later ones add a file each.
+// lab is a sandbox with the snapshots one, two and three; two and three each add a file.
 type lab struct {
 	*Histories
 	db       *meta.DB
 	layers   *layer.Store
 	box      *idle
-	verified []string // what others verified
+	verified []string // calls of VerifyRecords and VerifyImages
 }
 
 func newLab(t *testing.T) *lab {
@@ -100,7 +100,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// add adds a snapshot whose layer has a file that is named after the message.
+// add adds a snapshot whose layer has a file named after the message.
 func (l *lab) add(t *testing.T, id, parent timeline.SnapshotID, message string, at time.Time) {
 	t.Helper()
 	src, under := t.TempDir(), timeline.LayerID(id+"0000")
@@ -183,7 +183,8 @@ func TestCheckPaths(t *testing.T) {
 	}
 }
 
-// The files of the past are read also while the live root goes.
+// TestOpenPast_WithoutTheLiveRoot checks that the files of a snapshot can be read while the live root is being
+// removed.
 func TestOpenPast_WithoutTheLiveRoot(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -260,7 +261,7 @@ func TestView_LooksUpPathsOfParts(t *testing.T) {
 	}
 }
 
-// second adds a sandbox b, which was forked from a at its snapshot two, and returns the snapshot that it has made.
+// second adds a sandbox b, a fork of a at its snapshot two, and returns the snapshot that b has made.
 func (l *lab) second(t *testing.T, files map[string]string) timeline.SnapshotID {
 	t.Helper()
 	const id, head = timeline.SandboxID("ba9876543210"), timeline.SnapshotID("dddddddddddd")

@@ -24,12 +24,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Past is the files of a snapshot, read from its layers without starting anything. Links are resolved within
-// the snapshot.
+// Past is the files of a snapshot, read from its layers without starting the sandbox. Links are resolved within the
+// snapshot.
 type Past struct {
 	v    *layer.View
 	id   timeline.SnapshotID
-	mask int // index in v of the layer that hides paths; its files are the paths of decoys, and are not shown
+	mask int // index in v of the layer that hides paths; its regular files are the paths of decoys, and are not shown
 }
 
 // hides reports whether e exists only as the path of a decoy.
@@ -78,13 +78,13 @@ func (h *Histories) OpenPast(ctx context.Context, name, ref string) (*Past, erro
 // Close releases the files. It never fails.
 func (p *Past) Close() error { return nil }
 
-// maxPastLinks is how many links are followed on the way to a file.
+// maxPastLinks is how many links are followed at most in a path.
 const maxPastLinks = 40
 
 // MaxPastSteps is how many names Past looks up at most to find a file.
 const MaxPastSteps = 4096
 
-// find looks up a path. It follows links on the way, and the last one only if follow is set.
+// find looks up a path. It follows links in it; the last component only if follow is set.
 func (p *Past) find(name string, follow bool) (layer.Entry, error) {
 	left := strings.Split(name, "/")
 	at, links, steps := "/", 0, 0
@@ -223,7 +223,7 @@ func (p *Past) TarTo(ctx context.Context, name string, w io.Writer) error {
 	return pk.Close()
 }
 
-// packedAs returns the name of the top of an archive: the content of a directory is below ".".
+// packedAs returns the name of the top entry of an archive; that of a directory is ".".
 func packedAs(name string, e *layer.Entry) string {
 	if e.IsDir() {
 		return "."

@@ -27,7 +27,7 @@ func (h *Histories) Tags(ctx context.Context, name string) (map[string]string, e
 	return out, nil
 }
 
-// SetTag sets a tag of a snapshot, or moves it there.
+// SetTag sets a tag to a snapshot, or moves it there.
 func (h *Histories) SetTag(ctx context.Context, name, tag, ref string) (wire.TagResult, error) {
 	rec, t, err := h.Find(ctx, name)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Verify hashes every finalized layer of a sandbox, or with name "" of the whole store, again, and compares
-// it with the digest that was recorded when the layer was finalized. It also verifies the audit log and
-// memory images. Damage is reported in the result, not as an error.
+// Verify hashes every finalized layer of a sandbox or, if name is "", of the whole store, and compares it with the
+// digest that was recorded when the layer was finalized. It also verifies the audit log and memory images. Damage is
+// reported in the result, not as an error.
 func (h *Histories) Verify(
 	ctx context.Context, name string, progress func(wire.Progress),
 ) (wire.VerifyResult, error) {
@@ -63,12 +63,12 @@ func (h *Histories) verifyLayers(
 	return nil
 }
 
-// damage returns the damage of a layer with the snapshot and the sandbox that it belongs to.
+// damage returns the damage of a layer, with the snapshot and the sandbox that it belongs to.
 func (h *Histories) damage(ctx context.Context, id timeline.LayerID, err error) wire.Damage {
 	d := wire.Damage{Layer: string(id), Message: err.Error()}
 	snap, serr := h.config.DB.SnapshotOfLayer(ctx, id)
 	if serr != nil {
-		return d // a merged layer of a removed snapshot has only its own name
+		return d // a merged layer of a removed snapshot belongs to none
 	}
 	d.Snapshot = string(snap.ID)
 	if rec, serr := h.config.DB.Sandbox(ctx, string(snap.Sandbox)); serr == nil {
@@ -77,7 +77,7 @@ func (h *Histories) damage(ctx context.Context, id timeline.LayerID, err error) 
 	return d
 }
 
-// layersOf returns the layers that make up a sandbox's history, or with name "" all layers.
+// layersOf returns the layers of a sandbox's history or, if name is "", all layers.
 func (h *Histories) layersOf(ctx context.Context, name string) ([]meta.Layer, error) {
 	all, err := h.config.DB.Layers(ctx)
 	if err != nil || name == "" {

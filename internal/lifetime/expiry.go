@@ -16,11 +16,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
-// Max is the longest time to live of a sandbox, and the longest time until an idle one is stopped. A sandbox
-// that is to live longer has no time to live.
+// Max is the longest time to live of a sandbox, and the longest idle limit. A sandbox that needs to live longer has
+// no time to live.
 const Max = limit.Life
 
-// SetLife changes when a sandbox expires, when its processes are stopped, and its labels.
+// SetLife changes when a sandbox expires, after which idle time it is stopped, and its labels.
 func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeRequest) (wire.Sandbox, error) {
 	release, rec, err := l.config.Finder.Acquire(ctx, name, "changing its life")
 	if err != nil {
@@ -68,7 +68,7 @@ func Configure(c *meta.Config, req wire.LifeRequest, now time.Time) error {
 	return nil
 }
 
-// ExpireAll ends each sandbox that has expired, until ctx is canceled. A failure is logged and retried.
+// ExpireAll expires each sandbox whose time has come, until ctx is canceled. A failure is logged and retried.
 func (l *Lifetimes) ExpireAll(ctx context.Context) {
 	const again = time.Minute // after a failure, and in case the clock is set
 	for {
@@ -105,9 +105,9 @@ func (l *Lifetimes) ExpireAll(ctx context.Context) {
 	}
 }
 
-// Expire removes a sandbox if it has expired. One with tags is stopped, rewound to its newest snapshot that
-// has a tag, and keeps what its tags name; then it no longer expires. Before each step it checks whether the
-// sandbox was given more time meanwhile, and then leaves it as it is.
+// Expire removes a sandbox if it has expired. A sandbox with tags is stopped, rewound to its newest tagged snapshot,
+// and keeps only its tagged snapshots; then it no longer expires. Before each step, Expire checks whether the
+// lifetime was extended meanwhile, and if so stops.
 func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 	rec, err := l.config.DB.Sandbox(ctx, string(id))
 	if err != nil || !l.expired(&rec) {
@@ -126,7 +126,7 @@ func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 		return err
 	}
 	if rec, err = l.config.DB.Sandbox(ctx, string(id)); err != nil || !l.expired(&rec) {
-		return err // it was given more time
+		return err // the lifetime was extended
 	}
 	if err := l.config.Ender.Checkout(ctx, id, tagged); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 		return err
 	}
 	return l.config.DB.UpdateSandbox(ctx, id, func(r *meta.Sandbox) error {
-		if !l.expired(r) { // it was given more
+		if !l.expired(r) { // the lifetime was extended
 			return nil
 		}
 		r.Notices = append(r.Notices,

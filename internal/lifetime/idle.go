@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// A sandbox is checked this often during its idle limit, but within these bounds.
+	// The number of checks of a sandbox during its idle limit, and the bounds of the interval between them.
 	idleLooks    = 8
 	idleLookMin  = 100 * time.Millisecond
 	idleLookMost = 30 * time.Second
@@ -26,7 +26,7 @@ const (
 type idleLook struct {
 	box   Box
 	at    time.Time
-	since time.Time // it has not been seen busy since
+	since time.Time // the sandbox has not been busy since
 	cpuMS int64
 	who   uint64 // digest of the set of processes
 }
@@ -61,8 +61,7 @@ func (l *Lifetimes) StopAllIdle(ctx context.Context) {
 	}
 }
 
-// idleLimit returns the idle time after which a sandbox is to be stopped; 0 if it has no limit, or does not
-// run.
+// idleLimit returns the idle time after which a sandbox is stopped; 0 if it has no limit, or is not running.
 func (l *Lifetimes) idleLimit(ctx context.Context, id timeline.SandboxID) (time.Duration, error) {
 	rec, err := l.config.DB.Sandbox(ctx, string(id))
 	if fault.Is(err, fault.NotFound) || err == nil && rec.IdleStopMS == 0 {
@@ -77,7 +76,7 @@ func (l *Lifetimes) idleLimit(ctx context.Context, id timeline.SandboxID) (time.
 	return time.Duration(rec.IdleStopMS) * time.Millisecond, nil
 }
 
-// tendIdle checks one sandbox, and stops it if it is idle. Otherwise the check is added to next.
+// tendIdle checks one sandbox, and stops it if it is idle. Otherwise it adds the check to next.
 func (l *Lifetimes) tendIdle(
 	ctx context.Context, id timeline.SandboxID, limit time.Duration, before idleLook,
 	next map[timeline.SandboxID]idleLook, seed maphash.Seed,
@@ -97,8 +96,8 @@ func (l *Lifetimes) tendIdle(
 	return l.stopOne(ctx, id, b, look.since, limit)
 }
 
-// lookIdle checks whether a sandbox has been busy since the last check: used by a client, with other
-// processes, or with processes that use CPU time.
+// lookIdle checks whether a sandbox has been busy since the last check: it was used by a client, has other processes,
+// or its processes use CPU time.
 func (l *Lifetimes) lookIdle(
 	ctx context.Context, id timeline.SandboxID, b Box, before idleLook, seed maphash.Seed,
 ) (idleLook, error) {

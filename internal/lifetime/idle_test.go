@@ -11,7 +11,7 @@ import (
 )
 
 // fakeBox has no processes.
-type fakeBox struct{ _ byte } // two of them differ
+type fakeBox struct{ _ byte } // not empty, so that two of them differ
 
 func (*fakeBox) Processes(context.Context) (wire.ProcessesResult, error) {
 	return wire.ProcessesResult{}, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/upkeep"
 )
 
-// Box is the box of a sandbox. Equal values are the same box.
+// Box is the box of a sandbox. Equal values mean the same box.
 type Box interface {
 	// Processes lists the processes that run in the box.
 	Processes(ctx context.Context) (wire.ProcessesResult, error)
@@ -22,8 +22,8 @@ type Box interface {
 
 // Finder gives Lifetimes access to sandboxes.
 type Finder interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
-	// the operation in the error that other callers get meanwhile. The caller calls release.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names the
+	// operation in the error that concurrent callers get. The caller calls release.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
 	// Describe describes a sandbox for clients.
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
@@ -34,20 +34,20 @@ type Finder interface {
 	Box(id timeline.SandboxID, what string) (b Box, ok bool)
 }
 
-// Still reports whether a sandbox is still to be ended. An Ender calls it with the sandbox's record once it
-// has the sandbox's lock, and does nothing if it returns false.
+// Still reports whether a sandbox must still be ended. An Ender calls it with the sandbox's record once it holds the
+// sandbox's lock, and does nothing if it returns false.
 type Still func(rec *meta.Sandbox) bool
 
 // Ender ends sandboxes for Lifetimes.
 type Ender interface {
 	// Remove ends the processes of a sandbox and removes it.
 	Remove(ctx context.Context, id timeline.SandboxID, still Still) error
-	// Stop ends the processes of a sandbox and captures what they left. If another caller holds the sandbox's
-	// lock, it cancels that caller's start or capture.
+	// Stop ends the processes of a sandbox and captures their changes. If another caller holds the sandbox's lock, it
+	// cancels that caller's start or capture.
 	Stop(ctx context.Context, id timeline.SandboxID, still Still) error
-	// StopIdle captures a sandbox, stops its box b, and captures what that left; both snapshots have message.
-	// It waits for the sandbox's lock. If the sandbox has another box than b by then, it does nothing.
-	// stopped reports whether b was stopped, also with an error.
+	// StopIdle captures a sandbox, stops its box b, and captures the changes of the stop; both snapshots have message.
+	// It waits for the sandbox's lock. If the sandbox has another box than b by then, it does nothing. stopped reports
+	// whether b was stopped, also with an error.
 	StopIdle(
 		ctx context.Context, id timeline.SandboxID, b Box, message string, still Still,
 	) (stopped bool, err error)
@@ -66,8 +66,8 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Lifetimes ends sandboxes that are expired or idle. New makes one, and the caller runs ExpireAll and
-// StopAllIdle in the background. All methods are safe for concurrent use.
+// Lifetimes ends sandboxes that are expired or idle. New makes one, and the caller runs ExpireAll and StopAllIdle in
+// the background. All methods are safe for concurrent use.
 type Lifetimes struct {
 	config Config // never changed
 
@@ -108,7 +108,7 @@ type usage struct {
 	last time.Time
 }
 
-// Use marks a sandbox as in use, and so not idle, until done is called, which may be called again. It does
+// Use marks a sandbox as in use, and so not idle, until done is called, which may be called more than once. Use does
 // not wait, and the caller may hold any lock.
 func (l *Lifetimes) Use(id timeline.SandboxID) (done func()) {
 	add := func(n int) {

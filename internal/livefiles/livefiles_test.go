@@ -26,7 +26,7 @@ type one struct {
 	captured []string // guarded by the sandbox's lock
 }
 
-// oneHeld is the sandbox with its lock.
+// oneHeld is the sandbox with its lock held.
 type oneHeld struct {
 	one *one
 	*sandbox.Held
@@ -98,13 +98,13 @@ func TestDone_CapturesAfterFilesAreClosed(t *testing.T) {
 	}
 	f := opened(t, o)
 	if !o.InUse(s.ID) {
-		t.Error("files that are open are not in use")
+		t.Error("open files are not in use")
 	}
 	if _, err := f.WriteFile(f.Context(), "x", strings.NewReader("text"), wire.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Remove(f.Context(), "fixed", true); err == nil {
-		t.Error("what the policy of the sandbox keeps in place was removed")
+		t.Error("a path that the policy keeps in place was removed")
 	}
 	if err := f.Done(t.Context(), "write x"); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestDone_CapturesAfterFilesAreClosed(t *testing.T) {
 		t.Errorf("a second Close: %v", err)
 	}
 	if h := s.TryLock("looking"); h == nil {
-		t.Error("the lock was kept")
+		t.Error("the lock was not released")
 	}
 }
 
@@ -142,7 +142,7 @@ func TestAlone_WaitsForOpenFiles(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- o.Alone(t.Context(), acquire) }()
 	<-tries
-	if err := f.Close(); err != nil { // which needs no lock
+	if err := f.Close(); err != nil { // needs no lock
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
@@ -159,7 +159,7 @@ func TestCut_CancelsOperationsAndWaits(t *testing.T) {
 	f := opened(t, o)
 	f.OnStop(func(cause error) {
 		if !fault.Is(cause, fault.Unavailable) {
-			t.Errorf("it is stopped because of %v", cause)
+			t.Errorf("the cause of the stop is %v", cause)
 		}
 		_ = f.Close()
 	})
@@ -168,31 +168,31 @@ func TestCut_CancelsOperationsAndWaits(t *testing.T) {
 		t.Errorf("%v; in use: %v", err, o.InUse(s.ID))
 	}
 	if err := o.Cut(t.Context(), h, "ba9876543210"); err != nil {
-		t.Errorf("of a sandbox whose files nobody opened: %v", err)
+		t.Errorf("Cut of a sandbox without open files: %v", err)
 	}
 	h.Unlock()
 	g := opened(t, o)
 	if h = s.TryLock("stopping"); h == nil {
-		t.Fatal("Open kept the lock")
+		t.Fatal("Open did not release the lock")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := o.Cut(ctx, h, s.ID); !fault.Is(err, fault.Conflict) || g.Context().Err() == nil {
-		t.Errorf("%v: want a conflict where files stay open, and their work ended", err)
+		t.Errorf("%v: want a conflict because files stay open, and their context canceled", err)
 	}
 	o.Forget(s.ID)
 	if o.InUse(s.ID) {
-		t.Error("a sandbox that was removed has files in use")
+		t.Error("a removed sandbox has files in use")
 	}
 }
 
 // noDecoys is a sandbox whose decoys cannot be read.
 type noDecoys struct {
 	*one
-	root *Root // that was opened
+	root *Root // the root that was opened
 }
 
-// noDecoysHeld notes the root that was opened of the sandbox.
+// noDecoysHeld remembers the root that was opened.
 type noDecoysHeld struct {
 	Held
 	of *noDecoys
@@ -213,18 +213,18 @@ func (h noDecoysHeld) Root(ctx context.Context, rec *meta.Sandbox) (*Root, error
 	return in, err
 }
 
-// TestOpen_ClosesRootOnError matters because an open root keeps the mount of the sandbox: one
-// that stays open after an error would hold it for good.
+// TestOpen_ClosesRootOnError matters because an open root keeps the mount of the sandbox: a root that stays open
+// after an error would keep it forever.
 func TestOpen_ClosesRootOnError(t *testing.T) {
 	t.Parallel()
 	s, _ := newOne(t)
 	n := &noDecoys{one: s}
 	o := New(n)
 	if _, err := o.Open(t.Context(), "a"); !fault.Is(err, fault.Corrupt) {
-		t.Fatalf("Open = %v; want the error of its decoys", err)
+		t.Fatalf("Open = %v; want the error of Decoys", err)
 	}
 	if err := n.root.Dir.Close(); err == nil {
-		t.Error("the live root stays open")
+		t.Error("the live root was not closed")
 	}
 	if o.InUse(s.ID) {
 		t.Error("files that could not be opened are in use")

@@ -25,8 +25,8 @@ const (
 
 // Sandboxes gives an Opener access to sandboxes.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
-	// the operation in the error that other callers get meanwhile.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names the
+	// operation in the error that concurrent callers get.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Fixed returns the paths inside that have a mount or a decoy.
 	Fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error)
@@ -38,8 +38,7 @@ type Sandboxes interface {
 type Held interface {
 	// Root starts the sandbox unless it is live, and opens its root.
 	Root(ctx context.Context, rec *meta.Sandbox) (*Root, error)
-	// Capture takes a snapshot of what was written, unless the sandbox has automatic history. what is the
-	// label.
+	// Capture takes a snapshot of the changes, unless the sandbox has automatic history. what is the message.
 	Capture(ctx context.Context, what string) error
 	// Release releases the lock.
 	Release()
@@ -49,21 +48,21 @@ type Held interface {
 type Root struct {
 	Dir  *os.File
 	User boxfs.User // the user that commands run as
-	// Unseen are directories whose files are in memory of the sandbox, and not in Dir.
+	// Unseen are directories whose files are in the sandbox's memory, and not in Dir.
 	Unseen []string
 	// Close releases everything but Dir.
 	Close func() error
-	// Lock takes the lock of the sandbox, and waits as long as ctx allows. what names the operation in the
-	// error that other callers get meanwhile.
+	// Lock takes the lock of the sandbox, and waits as long as ctx allows. what names the operation in the error that
+	// concurrent callers get.
 	Lock func(ctx context.Context, what string) (Held, error)
-	// Rename renames a file by a process of the sandbox. It returns failed if that is not possible.
+	// Rename renames a file with a process of the sandbox. It returns failed if that is not possible.
 	Rename func(ctx context.Context, from, to string, failed error) error
 }
 
 // Opener opens the files of sandboxes. New makes one; all methods are safe for concurrent use.
 type Opener struct {
 	sandboxes Sandboxes           // never changed
-	watchers  boxfs.WatchersOfAll // of all sandboxes
+	watchers  boxfs.WatchersOfAll // watchers of all sandboxes
 
 	mu    sync.Mutex
 	trees map[timeline.SandboxID]*tree // the sandboxes used since New; guarded by mu
@@ -99,8 +98,8 @@ func (o *Opener) opened(id timeline.SandboxID) map[*Files]bool {
 	return nil
 }
 
-// Open opens the files of a sandbox, and starts it unless it is live. The caller calls Done or Close, once
-// everything that was opened through Files is no longer used.
+// Open opens the files of a sandbox, and starts it unless it is live. The caller calls Done or Close when it no
+// longer uses anything that was opened through Files.
 func (o *Opener) Open(ctx context.Context, name string) (*Files, error) {
 	h, rec, err := o.sandboxes.Acquire(ctx, name, "opening its files")
 	if err != nil {
@@ -141,7 +140,7 @@ func (o *Opener) InUse(id timeline.SandboxID) bool {
 	return len(o.opened(id)) > 0
 }
 
-// HoldNames calls fn while no client renames files of a sandbox. fn must not open files.
+// HoldNames calls fn, and prevents clients from renaming files of a sandbox meanwhile. fn must not open files.
 func (o *Opener) HoldNames(id timeline.SandboxID, fn func()) {
 	t := o.tree(id)
 	t.renames.Lock()
@@ -150,7 +149,7 @@ func (o *Opener) HoldNames(id timeline.SandboxID, fn func()) {
 }
 
 // Alone takes the lock of a sandbox with acquire once no request reads or writes files of the sandbox, for an
-// operation that changes all files at once, and returns with the lock. Files are opened under the lock, so no
+// operation that changes all files at once, and returns with the lock held. Files are opened under the lock, so no
 // request starts to read or write before it is released.
 func (o *Opener) Alone(ctx context.Context, acquire func() (timeline.SandboxID, Held, error)) error {
 	enough, cancel := context.WithTimeout(ctx, patience)
@@ -173,7 +172,7 @@ func (o *Opener) Alone(ctx context.Context, acquire func() (timeline.SandboxID, 
 	}
 }
 
-// working returns the files of a request that reads or writes, and its operation; nil: there is none.
+// working returns the files of a request that reads or writes, and its operation; nil: none.
 func (o *Opener) working(id timeline.SandboxID) (*Files, string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,8 +189,8 @@ func busy(id timeline.SandboxID, doing string) *fault.Error {
 		WithHint("wait until it has finished, then try again")
 }
 
-// Cut ends all use of the live root of a sandbox, which is about to be removed. The caller holds the lock of
-// the sandbox, so that no files are opened meanwhile.
+// Cut ends all use of the live root of a sandbox, before the root goes away. The caller holds the lock of the
+// sandbox, so that no files are opened meanwhile.
 func (o *Opener) Cut(ctx context.Context, _ *sandbox.Held, id timeline.SandboxID) error {
 	o.mu.Lock()
 	var open []*Files

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
 
-// Pause freezes every process of a sandbox until Resume. The keeper holds the state, so it survives a restart
-// of the daemon.
+// Pause freezes every process of a sandbox until Resume. The keeper holds this state, so it survives a restart of the
+// daemon.
 func (r *Restorer) Pause(ctx context.Context, name string) (wire.Sandbox, error) {
 	rec, err := r.pause(ctx, name)
 	if err != nil {
@@ -32,8 +32,7 @@ func (r *Restorer) pause(ctx context.Context, name string) (meta.Sandbox, error)
 	return rec, r.setPaused(ctx, s, &rec, true)
 }
 
-// Resume ends a Pause. In a quarantined fork with memory it repeats the steps that are left to be done before
-// the gate may open.
+// Resume ends a Pause. In a quarantined fork with memory it performs the remaining steps before the gate may open.
 func (r *Restorer) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
 	rec, err := r.resume(ctx, name)
 	if err == nil && rec.Quarantine != nil {
@@ -61,8 +60,8 @@ func (r *Restorer) resume(ctx context.Context, name string) (meta.Sandbox, error
 	return rec, r.setPaused(ctx, s, &rec, false)
 }
 
-// setPaused pauses or resumes a live sandbox, and records it; if it is already in that state, it does
-// nothing.
+// setPaused pauses or resumes a live sandbox, and records it. It does nothing if the sandbox is already in that
+// state.
 func (r *Restorer) setPaused(ctx context.Context, s Held, rec *meta.Sandbox, paused bool) error {
 	b := s.Box()
 	if b == nil {

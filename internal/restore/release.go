@@ -21,8 +21,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// HooksDir holds the programs of a sandbox that re-key what Coppice does not know of in a fork. They run in
-// the order of their names.
+// HooksDir holds the programs of a sandbox that re-key what Coppice does not know about in a fork. They run in the
+// order of their names.
 const HooksDir = "/etc/coppice/on-fork.d"
 
 const (
@@ -33,7 +33,7 @@ const (
 	sshDir   = "/etc/ssh"
 )
 
-// The steps of a release that are not the box's, as meta.Quarantine and the audit log name them.
+// Steps of a release that the box does not perform, as meta.Quarantine and the audit log name them.
 const (
 	StepStart = "start"
 	StepSSH   = "ssh-host-keys"
@@ -42,15 +42,15 @@ const (
 	StepGate  = "gate"
 )
 
-// newHostKeys replaces the existing SSH host keys with new ones of the same kinds. Those that the sandbox's
-// user may not read, such as the host's below it, do not identify the sandbox.
+// newHostKeys replaces the existing SSH host keys by new ones of the same types. Keys that the sandbox's user may not
+// read, such as those of the host that is its base, do not identify the sandbox.
 const newHostKeys = `for k in /etc/ssh/ssh_host_*_key; do
 	[ -r "$k" ] || continue
 	t=${k##*/ssh_host_}
 	rm -f -- "$k" "$k.pub" && ssh-keygen -q -N '' -t "${t%_key}" -f "$k" || exit
 done`
 
-// failed is a step that failed.
+// failed is the error of a step.
 type failed struct {
 	step string
 	err  error
@@ -77,11 +77,11 @@ func (r *Restorer) unclaim(id timeline.SandboxID) {
 	delete(r.releasing, id)
 }
 
-// Release re-keys a quarantined sandbox and ends its quarantine: its processes resume, it gets its own
-// identity, and its gate opens. A failure is recorded, also in the quarantine. A sandbox that is not
-// quarantined is left as it is. It returns a Conflict if another caller is releasing the sandbox.
+// Release re-keys a quarantined sandbox and ends its quarantine: its processes resume, it gets its own identity, and
+// its gate opens. A failure is recorded, also in the quarantine. A sandbox that is not quarantined is not changed. It
+// returns a Conflict if another caller is releasing the sandbox.
 func (r *Restorer) Release(ctx context.Context, name string) error {
-	ctx = context.WithoutCancel(ctx) // a client that disconnects must leave nothing half done
+	ctx = context.WithoutCancel(ctx) // a client that disconnects must not interrupt it
 	rec, err := r.config.Records.Sandbox(ctx, name)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 		return nil, rerr
 	}
 	if fault.Is(err, fault.Conflict) && len(steps) == 0 {
-		return b, nil // its gate is open: a killed daemon had got this far
+		return b, nil // the gate is open: a killed daemon had opened it
 	}
 	if err != nil && len(steps) > 0 && steps[len(steps)-1].Err != "" {
 		return nil, &failed{steps[len(steps)-1].Name, err}

@@ -24,22 +24,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// fakeCore is an engine with one live sandbox, its box, its record and its ledger. It notes the steps of a
-// release.
+// fakeCore is an engine with one live sandbox, its box, its record and its ledger. It records the steps of a release.
 type fakeCore struct {
-	Box // but for what is implemented below
+	Box // except the methods below
 
 	rec   meta.Sandbox
 	hooks []wire.FileInfo
 	steps []string
 
-	acquired func() // called by Acquire; nil: nothing is
+	acquired func() // called by Acquire; nil: nothing
 	exec     func() // called by Exec
-	openErr  error  // what comes of opening the gate
-	other    Box    // another box of the sandbox, which has taken the place of this one; nil: none has
+	openErr  error  // the error of opening the gate
+	other    Box    // a box that has replaced this one; nil: none
 }
 
-// step notes a step.
+// step records a step.
 func (f *fakeCore) step(text string) { f.steps = append(f.steps, text) }
 
 func (f *fakeCore) Acquire(context.Context, string, string) (Held, meta.Sandbox, error) {
@@ -83,9 +82,9 @@ func (f *fakeCore) Release(context.Context) error {
 
 func (f *fakeCore) Gone() <-chan struct{} { return nil }
 
-// fakeHeld is the sandbox of a fakeCore while its lock is held.
+// fakeHeld is the sandbox of a fakeCore with its lock held.
 type fakeHeld struct {
-	Held // but for what is implemented below
+	Held // except the methods below
 	f    *fakeCore
 }
 
@@ -154,8 +153,8 @@ func newFake(t *testing.T) (*Restorer, *fakeCore) {
 	}), f
 }
 
-// The gate opens last, after that is recorded. If it does not, the sandbox stays quarantined with the reason;
-// and what is no longer quarantined is left alone.
+// TestRelease_OpensTheGateLast checks that the gate opens last, after it is recorded. If that fails, the sandbox
+// stays quarantined with the reason. A sandbox that is not quarantined is not changed.
 func TestRelease_OpensTheGateLast(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -183,20 +182,20 @@ func TestRelease_OpensTheGateLast(t *testing.T) {
 	}
 }
 
-// One caller at a time releases a sandbox.
+// TestRelease_HasOneCaller checks that one caller at a time releases a sandbox.
 func TestRelease_HasOneCaller(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
 	var second error
 	f.exec = func() { second = r.Release(t.Context(), "a") }
 	if err := r.Release(t.Context(), "a"); err != nil || !fault.Is(second, fault.Conflict) {
-		t.Errorf("the first: %v; the second, meanwhile: %v", err, second)
+		t.Errorf("the first caller: %v; the concurrent one: %v", err, second)
 	}
 }
 
-// TestRelease_OpensGateOnlyOfRekeyedProcesses covers a sandbox that is rewound to the memory
-// of another sandbox while its hooks run, for which no lock is held: those processes do not
-// have their own identity yet, and their gate stays closed.
+// TestRelease_OpensGateOnlyOfRekeyedProcesses covers a sandbox that is rewound to the memory of another sandbox while
+// its hooks run, since no lock is held then. These processes do not have their own identity yet, and their gate stays
+// closed.
 func TestRelease_OpensGateOnlyOfRekeyedProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -206,15 +205,14 @@ func TestRelease_OpensGateOnlyOfRekeyedProcesses(t *testing.T) {
 		t.Error(err)
 	}
 	if slices.Contains(f.steps, "open") || slices.Contains(other.steps, "open") {
-		t.Errorf("%q; of the other: %q", f.steps, other.steps)
+		t.Errorf("steps %q; of the other box: %q", f.steps, other.steps)
 	}
 	if q := f.rec.Quarantine; q == nil || q.Step != StepGate || q.At != "bbbbbbbbbbbb" {
 		t.Errorf("%+v", q)
 	}
 }
 
-// TestRelease_IgnoresReleasedSandbox covers a sandbox that is released by another client
-// before its turn comes.
+// TestRelease_IgnoresReleasedSandbox covers a sandbox that another client releases first.
 func TestRelease_IgnoresReleasedSandbox(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -224,9 +222,9 @@ func TestRelease_IgnoresReleasedSandbox(t *testing.T) {
 	}
 }
 
-// TestRestore_OwnProcessesEndQuarantine covers a sandbox that was quarantined with the
-// processes of another one and is rewound to its own: its quarantine ends when its gate opens.
-// No release is left, which would run its hooks and could fail.
+// TestRestore_OwnProcessesEndQuarantine covers a sandbox that was quarantined with the processes of another one and
+// is rewound to its own: its quarantine ends when its gate opens. No release follows, which would run its hooks and
+// could fail.
 func TestRestore_OwnProcessesEndQuarantine(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)
@@ -239,12 +237,12 @@ func TestRestore_OwnProcessesEndQuarantine(t *testing.T) {
 		t.Errorf("%q, want %q", f.steps, want)
 	}
 	if rec.Quarantine != nil || f.rec.Quarantine != nil {
-		t.Errorf("its gate is open, and it is quarantined: %+v", f.rec.Quarantine)
+		t.Errorf("the gate is open, and the sandbox is quarantined: %+v", f.rec.Quarantine)
 	}
 }
 
-// TestRestore_QuarantinesForeignProcesses checks that the quarantine for processes of another
-// sandbox begins now, also if there was one before.
+// TestRestore_QuarantinesForeignProcesses checks that a quarantine for processes of another sandbox starts now, also
+// if the sandbox was quarantined before.
 func TestRestore_QuarantinesForeignProcesses(t *testing.T) {
 	t.Parallel()
 	r, f := newFake(t)

@@ -25,10 +25,10 @@ import (
 // releasing is how many forks are released from quarantine concurrently.
 const releasing = 4
 
-// Step is a step of giving a box its own identity; Err says why it failed, "" if it did not.
+// Step is a step of giving a box its own identity. Err says why it failed; "" if it did not.
 type Step struct{ Name, Detail, Err string }
 
-// Box is the keeper of a live sandbox, as far as a Restorer needs it. Equal values are the same keeper.
+// Box is the keeper of a live sandbox, as far as a Restorer needs it. Equal values mean the same keeper.
 type Box interface {
 	// Gone returns a channel that is closed when the keeper has exited.
 	Gone() <-chan struct{}
@@ -49,13 +49,13 @@ type Box interface {
 type Held interface {
 	// Box returns the box of the sandbox while its keeper runs; nil otherwise.
 	Box() Box
-	// Bring captures the present of a sandbox without a box, and brings its files to one of its snapshots.
+	// Bring captures the present of a sandbox without a box, and rewinds its files to one of its snapshots.
 	Bring(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error
-	// Start starts the box of a sandbox from a memory image; nothing passes its gate before Box.Release. The
-	// start is recorded once recorded has returned nil.
+	// Start starts the box of a sandbox from a memory image; its gate lets nothing pass before Box.Release. The start
+	// is recorded once recorded has returned nil.
 	Start(ctx context.Context, rec *meta.Sandbox, img *images.Image) (b Box, recorded func() error, err error)
-	// Adopt takes over the commands that resume in a box that Start has started, under the ids that they had,
-	// which it returns; run is the id of the supervised one, "" if there is none.
+	// Adopt takes over the commands that resume in a box that Start has started, under their previous ids, which it
+	// returns. run is the id of the supervised one, "" if there is none.
 	Adopt(ctx context.Context, rec *meta.Sandbox, run string) (ids []string, err error)
 	// Stop stops the box.
 	Stop(ctx context.Context) error
@@ -63,19 +63,19 @@ type Held interface {
 	Unlock()
 }
 
-// Files is the live files of a sandbox. The caller closes it.
+// Files gives access to the live files of a sandbox. The caller closes it.
 type Files interface {
 	// List lists a directory to a depth. It returns NotFound if the directory does not exist.
 	List(ctx context.Context, dir string, depth int) (wire.FileList, error)
-	// Context returns a context for calls of List, which is canceled when the files have to be closed.
+	// Context returns a context for calls of List, which is canceled when the files must be closed.
 	Context() context.Context
 	Close() error
 }
 
 // Sandboxes finds sandboxes. The engine implements it.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock. what names the operation in the error that
-	// other callers get meanwhile. The caller unlocks.
+	// Acquire finds a sandbox by name or id and takes its lock. what names the operation in the error that concurrent
+	// callers get. The caller unlocks.
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Snapshot returns a snapshot of the history of a sandbox; the zero Snapshot if it is not in the history.
 	Snapshot(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (timeline.Snapshot, error)
@@ -100,13 +100,12 @@ type Records interface {
 type Recorder interface {
 	// Drafts returns records of a sandbox in the state of rec.
 	Drafts(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) []ledger.Draft
-	// Record writes records of a sandbox in the state of rec. They are on the disk when it returns without an
-	// error.
+	// Record writes records of a sandbox in the state of rec. When it returns without an error, they are on the disk.
 	Record(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) error
-	// Note is Record for what has happened and can no longer be refused.
+	// Note is Record for events that have happened and can no longer be refused.
 	Note(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement)
-	// Do writes records of what fn is about to do, and then calls fn. It returns without calling fn if they
-	// cannot be written. If fn fails, it records that they did not happen, and returns the error of fn.
+	// Do writes records of what fn is about to do, and then calls fn. If the records cannot be written, fn is not
+	// called. If fn fails, Do records that they did not happen, and returns the error of fn.
 	Do(ctx context.Context, drafts []ledger.Draft, fn func(context.Context) error) error
 }
 
@@ -116,7 +115,7 @@ type Config struct {
 	Records   Records
 	Recorder  Recorder
 	Images    *images.Images
-	Cleaners  *audit.Cleaners // redact what is recorded
+	Cleaners  *audit.Cleaners // redact the texts of records
 	Feed      *events.Bus     // receives the events
 	Rand      io.Reader
 	Now       func() time.Time
@@ -135,20 +134,20 @@ type Restorer struct {
 // New returns a Restorer.
 func New(c Config) *Restorer { return &Restorer{config: c, releasing: map[timeline.SandboxID]bool{}} }
 
-// Quarantine returns the quarantine, starting at since, of a sandbox whose processes resume from the memory
-// of its snapshot at. It lasts until Release.
+// Quarantine returns the quarantine, from since on, of a sandbox whose processes resume from the memory of its
+// snapshot at. It lasts until Release.
 func Quarantine(since time.Time, at timeline.SnapshotID) *meta.Quarantine {
 	return &meta.Quarantine{Since: since, At: at, Reason: "it is being re-keyed"}
 }
 
-// Restore resumes processes from a memory image, over the files of the same snapshot, which the sandbox is
-// at. It returns the ids of the commands that resume, and releases the image. The gate of the sandbox opens,
-// unless the processes are those of another sandbox: then this one is quarantined until Release. An earlier
-// quarantine has ended with its processes. The sandbox must not have a box.
+// Restore resumes processes from a memory image. The files of the sandbox must be those of the same snapshot, and it
+// must not have a box. Restore returns the ids of the commands that resume, and releases the image. It opens the gate
+// of the sandbox, unless the processes are those of another sandbox: then the sandbox is quarantined until Release.
+// An earlier quarantine has ended with its processes.
 func (r *Restorer) Restore(
 	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image, foreign bool,
 ) ([]string, error) {
-	if foreign || rec.Quarantine != nil { // the processes of an earlier quarantine have ended
+	if foreign || rec.Quarantine != nil { // the processes of an earlier quarantine have exited
 		var q *meta.Quarantine
 		if foreign {
 			q = Quarantine(r.config.Now().UTC(), rec.Head)
@@ -172,8 +171,8 @@ func (r *Restorer) Restore(
 	return append([]string{}, ids...), nil
 }
 
-// start starts the box of a sandbox from a memory image, over the files of the same snapshot, and takes over
-// the commands that resume in it, whose ids it returns. It releases the image. Nothing passes the gate yet.
+// start starts the box of a sandbox from a memory image, with the files of the same snapshot, and takes over the
+// commands that resume in it, whose ids it returns. It releases the image. The gate stays closed.
 func (r *Restorer) start(
 	ctx context.Context, s Held, rec *meta.Sandbox, img *images.Image,
 ) (Box, []string, error) {
@@ -193,8 +192,8 @@ func (r *Restorer) start(
 	return b, ids, nil
 }
 
-// startAt resumes the processes of a snapshot over its files, in a sandbox that has the snapshot in its
-// history and no box.
+// startAt resumes the processes of a snapshot with its files, in a sandbox that has the snapshot in its history and
+// has no box.
 func (r *Restorer) startAt(ctx context.Context, s Held, rec *meta.Sandbox, at timeline.SnapshotID) (Box, error) {
 	snap, err := r.config.Sandboxes.Snapshot(ctx, rec, at)
 	if err != nil {
@@ -216,8 +215,8 @@ func (r *Restorer) startAt(ctx context.Context, s Held, rec *meta.Sandbox, at ti
 	return b, err
 }
 
-// ReleaseForks releases forks from quarantine, several concurrently. One for which that fails stays
-// quarantined, with the reason. recs are updated to the records of the forks afterwards.
+// ReleaseForks releases forks from quarantine, several concurrently. A fork for which this fails stays quarantined,
+// with the reason. It updates recs to the records of the forks afterwards.
 func (r *Restorer) ReleaseForks(ctx context.Context, recs []meta.Sandbox) {
 	var g errgroup.Group
 	g.SetLimit(releasing)

@@ -9,14 +9,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// work is an operation of the holder of a lock that others may cancel.
+// work is an operation by the holder of a lock that other callers may cancel.
 type work struct {
 	cancel context.CancelCauseFunc // cancels the operation in progress; nil if there is none
-	causes []error                 // why no operation may be in progress; empty if it may
+	causes []error                 // why operations are forbidden; empty if they are not
 }
 
-// begin returns the context of an operation in progress. It is already canceled if the operation is
-// forbidden.
+// begin returns the context of an operation that starts. It is already canceled if the operation is forbidden.
 func (w *work) begin(ctx context.Context) context.Context {
 	ctx, w.cancel = context.WithCancelCause(ctx)
 	if len(w.causes) > 0 {
@@ -25,13 +24,13 @@ func (w *work) begin(ctx context.Context) context.Context {
 	return ctx
 }
 
-// end notes that no operation is in progress any more.
+// end records that the operation has ended.
 func (w *work) end() {
 	w.cancel(nil)
 	w.cancel = nil
 }
 
-// forbid cancels the operation in progress, and those that begin before permit.
+// forbid cancels the operation in progress, and those that start before permit.
 func (w *work) forbid(cause error) {
 	w.causes = append(w.causes, cause)
 	if w.cancel != nil {
@@ -43,9 +42,9 @@ func (w *work) permit(cause error) {
 	w.causes = slices.DeleteFunc(w.causes, func(err error) bool { return err == cause }) //nolint:errorlint // removes this value, not one that wraps it
 }
 
-// Starting returns the context of a start, which is canceled by CancelStarts and by the loss of the client
-// that waits for it (see WithWaiter). While CancelStarts is in effect, the context is already canceled. The
-// caller calls done.
+// Starting returns the context of a start, which is canceled by CancelStarts and by the loss of the client that waits
+// for the start (see WithWaiter). While CancelStarts is in effect, the context is already canceled. The caller calls
+// done.
 func (h *Held) Starting(ctx context.Context) (_ context.Context, done func()) {
 	ctx, unawaited := WhileAwaited(ctx)
 	h.b.mu.Lock()
@@ -58,8 +57,8 @@ func (h *Held) Starting(ctx context.Context) (_ context.Context, done func()) {
 	}
 }
 
-// CancelStarts cancels the start of the sandbox that is in progress, and each one until over is called. It
-// does not wait for the lock.
+// CancelStarts cancels the start of the sandbox that is in progress, and later ones until over is called. It does not
+// wait for the lock.
 func (b *Sandbox) CancelStarts(cause error) (over func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,8 +81,8 @@ func (h *Held) Capturing(ctx context.Context) (_ context.Context, done func()) {
 	}
 }
 
-// Preempt cancels captures of the sandbox once after has passed: the one in progress, and each one that
-// begins later, until over is called. It does not wait for the lock.
+// Preempt cancels captures of the sandbox once after has passed: the one in progress, and later ones until over is
+// called. It does not wait for the lock.
 func (b *Sandbox) Preempt(after time.Duration, cause error) (over func()) {
 	ended := false // guarded by b.mu
 	late := time.AfterFunc(after, func() {
@@ -105,9 +104,9 @@ func (b *Sandbox) Preempt(after time.Duration, cause error) (over func()) {
 // waiterKey is the context key of WithWaiter.
 type waiterKey struct{}
 
-// WithWaiter returns a context in which a start is canceled when the client at the other end of stream
-// disconnects, if stream can detect that. Nothing else is canceled: a command outlives its client. The caller
-// calls stop before it reads from stream; it may be called twice.
+// WithWaiter returns a context in which a start is canceled when the client at the other end of stream disconnects,
+// if stream can detect that. Nothing else is canceled: a command outlives its client. The caller calls stop before it
+// reads from stream; stop may be called twice.
 func WithWaiter(ctx context.Context, stream any) (_ context.Context, stop func()) {
 	s, ok := stream.(interface {
 		WatchLoss(lost func()) (stop func())

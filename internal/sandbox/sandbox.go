@@ -1,6 +1,6 @@
-// Package sandbox is the lock of a sandbox. Sandbox is the lock of one; Held proves that the caller holds it,
-// and gives access to the state that it guards. A caller that ends a sandbox's processes does not wait for
-// others: it cancels the start and, after a while, the capture that hold the lock.
+// Package sandbox implements the lock of a sandbox. Sandbox is the lock of one; Held proves that the caller holds it,
+// and gives access to the state that it guards. A caller that ends the processes of a sandbox does not wait for
+// others: it cancels the start or, after a while, the capture that holds the lock.
 package sandbox
 
 import (
@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Sandbox is the lock of one sandbox, and knows its holder. New makes one; its methods are safe for
-// concurrent use.
+// Sandbox is the lock of one sandbox, and knows its holder. New makes one; its methods are safe for concurrent use.
 type Sandbox struct {
 	// ID is the id of the sandbox. It does not change.
 	ID timeline.SandboxID
@@ -32,9 +31,8 @@ func New(id timeline.SandboxID) *Sandbox {
 	return b
 }
 
-// Lock waits for the lock. what names the caller's operation, for the error that other callers get meanwhile.
-// If ctx is canceled first, the error is a Conflict that names the sandbox as name, and the operation that
-// holds the lock.
+// Lock waits for the lock. what names the caller's operation in the error that concurrent callers get. If ctx is
+// canceled first, the error is a Conflict that names the sandbox as name, and the operation that holds the lock.
 func (b *Sandbox) Lock(ctx context.Context, name, what string) (*Held, error) {
 	select {
 	case <-b.lock:

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// hold takes the lock of a sandbox that nobody holds.
+// hold takes the lock of a sandbox, which must be free.
 func hold(t *testing.T, b *Sandbox, what string) *Held {
 	t.Helper()
 	h, err := b.Lock(t.Context(), "a", what)
@@ -25,7 +25,7 @@ func TestLock_NamesTheHolder(t *testing.T) {
 	b := New("0123456789ab")
 	h := hold(t, b, "capturing")
 	if again := b.TryLock("looking"); again != nil {
-		t.Fatal("two callers hold one lock")
+		t.Fatal("two callers hold the lock")
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("its patience is at an end")
@@ -81,14 +81,14 @@ func TestCancelStarts(t *testing.T) {
 	done()
 	next, done := h.Starting(t.Context())
 	if context.Cause(next) != cause {
-		t.Errorf("a start that begins meanwhile: %v, want it cancelled", context.Cause(next))
+		t.Errorf("a start during CancelStarts: %v, want it cancelled", context.Cause(next))
 	}
 	done()
 	over()
 	free, done := h.Starting(t.Context())
 	defer done()
 	if free.Err() != nil {
-		t.Error("a start is cancelled although no stop waits")
+		t.Error("a start was cancelled although no stop waits")
 	}
 }
 
@@ -102,18 +102,18 @@ func TestPreempt_EndsWithItsCaller(t *testing.T) {
 	released()
 	again, released := h.Capturing(t.Context())
 	if again.Err() == nil {
-		t.Error("a capture begins while a stop of the sandbox waits")
+		t.Error("a capture was not cancelled although a stop waits")
 	}
 	released()
 	over()
 	next, released := h.Capturing(t.Context())
 	defer released()
 	if next.Err() != nil {
-		t.Error("a capture is cancelled although no stop waits")
+		t.Error("a capture was cancelled although no stop waits")
 	}
 }
 
-// A caller that is done before its patience is over cancels no capture later.
+// TestPreempt_AfterItsCaller checks that a Preempt that is over before its time cancels no capture later.
 func TestPreempt_AfterItsCaller(t *testing.T) {
 	b := New("0123456789ab")
 	h := hold(t, b, "capturing")
@@ -126,7 +126,7 @@ func TestPreempt_AfterItsCaller(t *testing.T) {
 	}
 }
 
-// loser is a stream whose client goes away.
+// loser is a stream whose client can disconnect.
 type loser struct{ lost func() }
 
 func (l *loser) WatchLoss(lost func()) (stop func()) { l.lost = lost; return func() {} }

@@ -1,8 +1,8 @@
 // Package stacks finds the layers that make up snapshots.
 //
-// Stacks caches its answers, because reading the lineage of a long history takes longer than starting a
-// command. Its lock, Stacks.mu, guards them; no other lock is taken while it is held. Of the engine, which
-// imports it, it needs only calls of Rerouted.
+// Stacks caches its answers, because reading the lineage of a long history takes longer than starting a command. Its
+// lock, Stacks.mu, guards the cache; no other lock is taken while it is held. The engine imports it, and calls
+// Rerouted; it needs nothing else from the engine.
 package stacks
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// maxStacks is how many answers of Below are cached, and maxSteps how far down it looks for one of them
-// before it reads the whole lineage.
+// maxStacks is how many answers of Below are cached; maxSteps, how many snapshots further down it looks for one of
+// them before it reads the whole lineage.
 const (
 	maxStacks = 1 << 15
 	maxSteps  = 8
@@ -23,7 +23,7 @@ const (
 
 // Records reads histories; a *meta.DB implements it.
 type Records interface {
-	// Lineage returns a snapshot and those it stands on, with their routes.
+	// Lineage returns a snapshot and those below it, with their routes.
 	Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Lineage, error)
 	// Ground returns the parent of a snapshot and the routes that lead down from it.
 	Ground(ctx context.Context, id timeline.SnapshotID) (timeline.SnapshotID, []timeline.Route, error)
@@ -37,8 +37,7 @@ type Stacks struct {
 
 	mu    sync.Mutex
 	known map[timeline.SnapshotID][]timeline.LayerID // answers of Below; guarded by mu
-	// routes counts the changes of routes: an answer that was read before a change is not cached; guarded by
-	// mu
+	// routes counts changes of routes. An answer that was read before a change is not cached. Guarded by mu.
 	routes int
 }
 
@@ -101,8 +100,8 @@ func (s *Stacks) Below(ctx context.Context, id timeline.SnapshotID) ([]timeline.
 	return ids, nil
 }
 
-// stepDown looks for a cached answer for a snapshot just below. While there is only one route down, the
-// shortest stack takes it.
+// stepDown looks for a cached answer for a snapshot just below. While there is only one route down, the shortest
+// stack uses it.
 func (s *Stacks) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []timeline.LayerID, found bool, err error) {
 	for range maxSteps {
 		parent, routes, err := s.records.Ground(ctx, id)
@@ -125,9 +124,8 @@ func (s *Stacks) stepDown(ctx context.Context, id timeline.SnapshotID) (ids []ti
 	return nil, false, nil
 }
 
-// Over returns the layers that make up a snapshot, and how many of them are above base, a snapshot that it
-// stands on. They differ from the answer of Below if that has a merged layer that contains parts of both. The
-// slice must not be modified.
+// Over returns the layers that make up a snapshot, and how many of them are above base, which is a snapshot below it.
+// They differ from the answer of Below if that has a merged layer with parts of both. The slice must not be modified.
 func (s *Stacks) Over(ctx context.Context, base, id timeline.SnapshotID) ([]timeline.LayerID, int, error) {
 	ids, err := s.Below(ctx, id)
 	if err != nil {
@@ -144,7 +142,7 @@ func (s *Stacks) Over(ctx context.Context, base, id timeline.SnapshotID) ([]time
 	if err != nil {
 		return nil, 0, err
 	}
-	// As if base were the bottom: no route passes it.
+	// Treat base as the bottom: no route passes it.
 	under := map[timeline.SnapshotID]bool{"": true}
 	for at := base; at != ""; {
 		up := line.Parents[at]

@@ -1,6 +1,6 @@
-// Package undo is a stack of clean-ups for things that are half built: each step pushes the function that
-// reverts it, success releases the stack, and every other return runs it in reverse. Every package may import
-// it; it imports no package of Coppice. (The idea is gVisor's pkg/cleanup.)
+// Package undo is a stack of clean-ups for things that are half built. Each step pushes the function that reverts it,
+// success releases the stack, and every other return runs it in reverse order. Every package may import it; it
+// imports no package of Coppice. (The idea is from gVisor's pkg/cleanup.)
 package undo
 
 import "errors"
@@ -11,7 +11,7 @@ type Stack struct{ fns []func() error }
 // Push adds a clean-up, which runs before all earlier ones.
 func (s *Stack) Push(fn func() error) { s.fns = append(s.fns, fn) }
 
-// Release discards all clean-ups: what was built stays.
+// Release discards all clean-ups, so that what was built stays.
 func (s *Stack) Release() { s.fns = nil }
 
 // Run runs the clean-ups, newest first, and joins their errors to *errp. It is meant for defer with a named

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// DeleteSnapshot removes a snapshot from the history. Its changes are merged into its children, whose roots
-// do not change. It returns the head.
+// DeleteSnapshot removes a snapshot from the history. Its changes are merged into its children, whose files do not
+// change. It returns the head.
 func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head string, err error) {
 	release, rec, err := u.config.Sandboxes.Acquire(ctx, name, "deleting "+ref)
 	if err != nil {
@@ -42,7 +42,7 @@ func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 	return string(rec.Head), nil
 }
 
-// deletable returns why a snapshot must stay; nil if it may be removed.
+// deletable returns why a snapshot cannot be removed; nil if it can.
 func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.History, id timeline.SnapshotID) error {
 	snap := h.Snapshots[id]
 	switch {
@@ -77,8 +77,8 @@ func (u *Upkeep) takeOut(
 	return u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error { return u.splice(ctx, id, drop) })
 }
 
-// splice removes a snapshot: every route that ended in it is extended to what is below, through a merged
-// layer if both changed something. drop removes it from the database. The caller holds shape.
+// splice removes a snapshot: every route that ended in it is extended to the next one below, through a merged layer
+// if both changed something. drop removes the snapshot from the database. The caller holds shape.
 func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop dropper) (err error) {
 	cut, err := u.config.DB.Cut(ctx, id)
 	if err != nil {
@@ -125,14 +125,14 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 	return nil
 }
 
-// dropper removes a snapshot from the database. led are the routes that replace those which ended in it;
-// unused are the layers that nothing refers to any more.
+// dropper removes a snapshot from the database. led are the routes that replace those that ended in it; unused are
+// the layers that nothing refers to any more.
 type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route,
 	sealed ...meta.Layer) (unused []timeline.LayerID, err error)
 
-// Discard deletes layers that have no record any more; those that are mounted or cannot be deleted are left
-// for garbage collection. Before they are deleted, it makes sure that the records that do not need them
-// survive a power loss. The caller may hold any lock.
+// Discard deletes layers that have no record any more. Those that are mounted or cannot be deleted are left for
+// garbage collection. Before it deletes them, it makes the records that no longer refer to them durable. The caller
+// may hold any lock.
 func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 	if len(ids) == 0 {
 		return
@@ -153,8 +153,8 @@ func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 	}
 }
 
-// Retire deletes, in the background, a generation of a live root all of whose changes are captured, once the
-// record of the next one survives a power loss. The caller may hold any lock.
+// Retire deletes, in the background, a generation of a live root whose changes are all captured, once the record of
+// the next generation is durable. The caller may hold any lock.
 func (u *Upkeep) Retire(dir string) {
 	u.config.Go(func(ctx context.Context) {
 		if err := u.Secure(ctx); err != nil {
@@ -165,8 +165,8 @@ func (u *Upkeep) Retire(dir string) {
 	})
 }
 
-// RemoveTree deletes a directory that nothing refers to any more. One that cannot be deleted is logged, and
-// left for garbage collection. The caller may hold any lock.
+// RemoveTree deletes a directory that nothing refers to any more. If that fails, it logs the error and leaves the
+// directory for garbage collection. The caller may hold any lock.
 func (u *Upkeep) RemoveTree(ctx context.Context, dir string) {
 	if err := u.config.Layers.RemoveTree(ctx, dir); err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
 		u.config.Log.Warn("could not remove leftover files; gc will remove them", "dir", dir, "err", err)

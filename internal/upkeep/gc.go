@@ -21,10 +21,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// GC frees what nothing refers to: snapshots of removed sandboxes that no sandbox descends from, a copy of
-// the host that no sandbox stands on, layers without a record, leftover generations, and what a crash left
-// half made. Before that it removes the forks of ended tournaments, and the snapshots that the request's
-// rules do not keep.
+// GC frees what nothing refers to: snapshots of removed sandboxes that no sandbox descends from, a copy of the host
+// that no sandbox is based on, layers without a record, leftover generations, and incomplete data that a crash left.
+// Before that it removes the forks of ended tournaments, and the snapshots that the request's rules do not keep.
 func (u *Upkeep) GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error) {
 	res, err := u.collectGarbage(ctx, req, progress)
 	if err != nil || req.DryRun {
@@ -80,7 +79,7 @@ func (u *Upkeep) collectGarbage(
 	if req.DryRun {
 		return res, nil
 	}
-	var cleared error // the records are removed all the same
+	var cleared error // the records are removed even if it fails
 	d := Dropped{Snapshots: dead.Snapshots, Reason: "unreferenced"}
 	err = u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error {
 		if _, err := u.config.DB.DropUnreferenced(ctx, bases.HostCopyKey); err != nil {
@@ -92,7 +91,7 @@ func (u *Upkeep) collectGarbage(
 	return res, errors.Join(cleared, err)
 }
 
-// Unused returns the layers that GC would delete now, except those that become unused while it runs, with forks of
+// Unused returns the layers that GC would delete now, except those that become unused while GC runs, with forks of
 // ended tournaments and live roots that are no longer mounted. It deletes nothing.
 func (u *Upkeep) Unused(ctx context.Context) ([]timeline.LayerID, error) {
 	u.shape.RLock()
@@ -119,8 +118,8 @@ func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress
 	return u.config.Sweeps.SweepLeftovers(ctx)
 }
 
-// dropForks removes the forks of tournaments that have ended, also by a crash, and adds them to res. Forks
-// with running commands stay.
+// dropForks removes the forks of tournaments that have ended, also by a crash, and adds them to res. Forks with
+// running commands are left.
 func (u *Upkeep) dropForks(ctx context.Context, res *wire.GCResult, progress func(wire.Progress)) error {
 	recs, err := u.config.DB.Sandboxes(ctx)
 	if err != nil {
@@ -170,7 +169,7 @@ func (u *Upkeep) dropFork(ctx context.Context, rec *meta.Sandbox, dry bool) (fre
 	return use.Own, true, nil
 }
 
-// maxSpans bounds how many hours, days and weeks a rule may specify.
+// maxSpans bounds the number of hours, days or weeks in a rule.
 const maxSpans = 10_000
 
 // checkRules returns an error if the request's rules are invalid.
@@ -209,7 +208,7 @@ func (u *Upkeep) retain(
 			return err
 		}
 		for i := range recs {
-			if u.config.Sandboxes.Whole(recs[i].ID) == nil { // nothing can be removed from others
+			if u.config.Sandboxes.Whole(recs[i].ID) == nil { // no snapshot can be removed from the others
 				names = append(names, recs[i].Name)
 			}
 		}
@@ -227,7 +226,7 @@ func (u *Upkeep) retain(
 	return nil
 }
 
-// retainIn removes what the rules do not keep in one sandbox.
+// retainIn removes the snapshots of one sandbox that the rules do not keep.
 func (u *Upkeep) retainIn(
 	ctx context.Context, name string, k wire.Keep, dry bool, res *wire.GCResult, progress func(wire.Progress),
 ) error {
@@ -284,7 +283,7 @@ func (u *Upkeep) retainIn(
 	return nil
 }
 
-// surplus returns what the rules do not keep, in the order of removal.
+// surplus returns the snapshots that the rules do not keep, in the order of removal.
 func (u *Upkeep) surplus(
 	ctx context.Context, rec *meta.Sandbox, h *timeline.History, k wire.Keep,
 ) ([]timeline.SnapshotID, error) {
@@ -300,8 +299,8 @@ func (u *Upkeep) surplus(
 	return byHalves(drop), nil
 }
 
-// byHalves puts every second one first, then every fourth, and so on. A removed snapshot is merged into the
-// next one: in the order of time the last one would be merged with all before it again and again.
+// byHalves puts every second one first, then every fourth, and so on. A removed snapshot is merged into the next one.
+// In the order of time, the last one would be merged with all earlier ones again and again.
 func byHalves(ids []timeline.SnapshotID) []timeline.SnapshotID {
 	out := make([]timeline.SnapshotID, 0, len(ids))
 	for step := range bits.Len(uint(len(ids))) {

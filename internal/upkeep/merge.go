@@ -38,8 +38,8 @@ func queued[ID comparable](u *Upkeep, q map[ID]bool) []ID {
 	return ids
 }
 
-// Merge builds the merged layers that keep chains short, for every snapshot that MayBeDeep has queued.
-// Snapshots for which that fails stay queued.
+// Merge makes the merged layers that keep chains short, for every snapshot that MayBeDeep has queued. Snapshots for
+// which this fails stay queued.
 func (u *Upkeep) Merge(ctx context.Context) error {
 	u.merging.Lock()
 	defer u.merging.Unlock()
@@ -53,7 +53,7 @@ func (u *Upkeep) Merge(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Flatten merges the chain below a snapshot now, whatever is cached about it. The caller may hold a sandbox's
+// Flatten merges the chain below a snapshot immediately, whatever is cached about it. The caller may hold a sandbox's
 // lock, but not Config.Shape.
 func (u *Upkeep) Flatten(ctx context.Context, top timeline.SnapshotID) error {
 	u.mu.Lock()
@@ -70,7 +70,7 @@ func (u *Upkeep) chainsChanged() {
 	u.mu.Unlock()
 }
 
-// merge builds the merged layers that the lineage of a snapshot needs, deepest first.
+// merge makes the merged layers that the lineage of a snapshot needs, deepest first.
 func (u *Upkeep) merge(ctx context.Context, top timeline.SnapshotID) error {
 	u.mu.Lock()
 	known := u.shallow[top]
@@ -101,7 +101,7 @@ func (u *Upkeep) merge(ctx context.Context, top timeline.SnapshotID) error {
 }
 
 func (u *Upkeep) mergeOne(ctx context.Context, p timeline.MergePlan) (err error) {
-	// shape prevents the removal of layers while they are read here.
+	// Hold shape, so that the layers read here are not removed.
 	u.shape.RLock()
 	defer u.shape.RUnlock()
 	id, made, err := u.config.Stacks.NewLayer()

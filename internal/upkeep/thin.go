@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Only automatic snapshots are removed without a request: many of the young ones stay, and few of the old
-// ones. That happens in the background, which holds locks for one transaction at a time: layers are merged
-// and finalized without them, and if something has changed meanwhile the merged layer is removed.
+// Only automatic snapshots are removed without a request: many recent ones are kept, and few old ones. This happens
+// in the background, which holds locks for one transaction at a time. Layers are merged and finalized without the
+// locks; if the history has changed meanwhile, the merged layer is removed.
 
 const (
 	// ThinEvery is the number of new automatic snapshots after which a history is checked.
@@ -26,12 +26,12 @@ const (
 	maxRun = 32
 	// retention is the recorded reason for removing snapshots that rules do not keep.
 	retention = "retention"
-	// patience is how many times the locks are tried, every patienceStep.
+	// patience is how often the locks are tried, every patienceStep.
 	patience     = 50
 	patienceStep = 20 * time.Millisecond
 )
 
-// ErrBusy is the error of a removal of snapshots that found layers or the sandbox in use for too long.
+// ErrBusy is the error of a removal of snapshots for which the layers or the sandbox were in use for too long.
 var ErrBusy = errors.New("layers are in use")
 
 // MayBeThick counts a new snapshot, and makes Work thin its sandbox every ThinEvery. It does not wait, and
@@ -47,7 +47,7 @@ func (u *Upkeep) isThick(id timeline.SandboxID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n, counted := u.autos[id]
-	if n++; counted && n < ThinEvery { // an earlier daemon may not have thinned it
+	if n++; counted && n < ThinEvery { // an earlier daemon may not have thinned the history
 		u.autos[id] = n
 		return false
 	}
@@ -56,7 +56,7 @@ func (u *Upkeep) isThick(id timeline.SandboxID) bool {
 	return true
 }
 
-// thinQueued thins the sandboxes that MayBeThick has queued. Those for which that fails stay queued.
+// thinQueued thins the sandboxes that MayBeThick has queued. Sandboxes for which this fails stay queued.
 func (u *Upkeep) thinQueued(ctx context.Context) error {
 	var errs []error
 	for _, id := range queued(u, u.thick) {
@@ -71,7 +71,7 @@ func (u *Upkeep) thinQueued(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Thin removes the automatic snapshots of a sandbox that its rules do not keep; nothing if the sandbox was
+// Thin removes the automatic snapshots of a sandbox that its rules do not keep. It does nothing if the sandbox was
 // removed. For ErrBusy see Drop.
 func (u *Upkeep) Thin(ctx context.Context, id timeline.SandboxID) error {
 	u.thinning.Lock()
@@ -95,9 +95,9 @@ type Needed = map[timeline.SnapshotID]bool
 // Choice chooses snapshots of a history to remove; none of needed may be among them.
 type Choice func(rec *meta.Sandbox, h *timeline.History, needed Needed) []timeline.SnapshotID
 
-// Drop removes the chosen snapshots of a sandbox, several adjacent ones at a time, and holds its lock for one
-// transaction at a time. Snapshots that have come into use since they were chosen stay. It returns ErrBusy if
-// the sandbox, or the layers, were in use for too long; some snapshots may be removed then.
+// Drop removes the chosen snapshots of a sandbox, several adjacent ones at a time, and holds the sandbox's lock for
+// one transaction at a time. Snapshots that came into use since they were chosen are kept. It returns ErrBusy if the
+// sandbox or the layers were in use for too long; some snapshots may be removed then.
 func (u *Upkeep) Drop(ctx context.Context, id timeline.SandboxID, choose Choice) error {
 	u.thinning.Lock()
 	defer u.thinning.Unlock()
@@ -126,7 +126,7 @@ func (u *Upkeep) drop(ctx context.Context, rec *meta.Sandbox, h *timeline.Histor
 	return nil
 }
 
-// thinPlan returns what is removed now.
+// thinPlan returns the snapshots to remove now.
 func thinPlan(
 	rec *meta.Sandbox, h *timeline.History, held map[timeline.SnapshotID]bool, now time.Time,
 ) []timeline.SnapshotID {
@@ -145,8 +145,8 @@ func thinPlan(
 		func(s timeline.Snapshot) bool { return s.Cause == timeline.CauseAuto })
 }
 
-// dropRun removes adjacent snapshots, newest first, with one merged layer; one by one if their routes are not
-// those of adjacent snapshots.
+// dropRun removes adjacent snapshots, newest first, with one merged layer. It removes them one by one if their routes
+// do not form a plain chain.
 func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.History, run []timeline.SnapshotID) error {
 	c, err := u.prepareCut(ctx, run)
 	if errors.Is(err, errUnlike) {
@@ -179,7 +179,7 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 		}
 		u.Discard(ctx, ids)
 		if fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) {
-			return nil // it came into use, or was removed: the next check finds out
+			return nil // it came into use, or was removed; the next check will find out
 		}
 		return err
 	}
@@ -193,7 +193,7 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 // cutting is a run of adjacent snapshots that is ready to be removed.
 type cutting struct {
 	run    []timeline.SnapshotID // newest first
-	seen   []meta.Cut            // what it was made from
+	seen   []meta.Cut            // the state that it was prepared from
 	led    [][]timeline.Route
 	sealed []meta.Layer
 	made   func()
@@ -261,7 +261,7 @@ func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c c
 	return c, nil
 }
 
-// cuts reads how each snapshot of a run is connected to its neighbours.
+// cuts reads how each snapshot of a run is connected to its neighbors.
 func (u *Upkeep) cuts(ctx context.Context, run []timeline.SnapshotID) ([]meta.Cut, error) {
 	out := make([]meta.Cut, len(run))
 	for i, id := range run {
@@ -273,7 +273,7 @@ func (u *Upkeep) cuts(ctx context.Context, run []timeline.SnapshotID) ([]meta.Cu
 	return out, nil
 }
 
-// chained reports whether one route leads from above through each snapshot of a run to the next.
+// chained reports whether a single route leads from above through each snapshot of a run to the next.
 func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
 	for i, c := range cuts {
 		switch {
@@ -286,9 +286,9 @@ func chained(run []timeline.SnapshotID, cuts []meta.Cut) bool {
 	return true
 }
 
-// commitCut records the removal of a run, if nothing has changed since it was prepared; otherwise the error
-// is a Conflict. It waits for no lock, so that no caller waits longer than for a transaction. unused are the
-// layers that nothing refers to any more.
+// commitCut records the removal of a run if nothing has changed since it was prepared; otherwise it returns a
+// Conflict. It does not wait for a lock, so that no other caller waits longer than for one transaction. unused are
+// the layers that nothing refers to any more.
 func (u *Upkeep) commitCut(
 	ctx context.Context, id timeline.SandboxID, c cutting,
 ) (unused []timeline.LayerID, err error) {
@@ -310,7 +310,7 @@ func (u *Upkeep) commitCut(
 	return nil, ErrBusy
 }
 
-// commitLocked is commitCut with the locks of the sandbox and of layers.
+// commitLocked is commitCut with the locks of the sandbox and of layers held.
 func (u *Upkeep) commitLocked(ctx context.Context, id timeline.SandboxID, c cutting) ([]timeline.LayerID, error) {
 	if _, err := u.config.DB.Sandbox(ctx, string(id)); err != nil {
 		return nil, err

@@ -17,8 +17,8 @@ import (
 
 // Sandboxes gives Upkeep access to sandboxes.
 type Sandboxes interface {
-	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names
-	// the operation in the error that other callers get meanwhile. The caller calls release.
+	// Acquire finds a sandbox by name or id and takes its lock, for which it waits with patience. what names the
+	// operation in the error that concurrent callers get. The caller calls release.
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
 	// TryAcquire takes the lock of a sandbox if it is free; ok reports whether it did.
 	TryAcquire(id timeline.SandboxID, what string) (release func(), ok bool)
@@ -34,10 +34,10 @@ type Sandboxes interface {
 	Nodes(ctx context.Context, h *timeline.History) (map[timeline.SnapshotID]wire.Snapshot, error)
 }
 
-// Stacks gives Upkeep access to layers that others make, read and mount.
+// Stacks gives Upkeep access to layers that other packages make, read and mount.
 type Stacks interface {
-	// NewLayer names a layer that is about to be made. Until made is called, Garbage leaves it out
-	// although it has no record.
+	// NewLayer names a layer that is about to be made. Until made is called, Garbage omits it although it has no
+	// record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
 	// Rerouted discards the cached stacks: routes other than those of new snapshots have changed.
 	Rerouted()
@@ -45,8 +45,8 @@ type Stacks interface {
 	Mounted() map[timeline.LayerID]bool
 	// LetGo forgets the mounts of sandboxes whose keepers have exited.
 	LetGo(ctx context.Context) error
-	// Garbage returns the layers that may be deleted: those in dead, and those on the disk without a record,
-	// except layers that are mounted, being made, or to be moved back to a live root.
+	// Garbage returns the layers that may be deleted: those in dead, and those on the disk without a record, except
+	// layers that are mounted, being made, or will be moved back to a live root.
 	Garbage(ctx context.Context, dead []timeline.LayerID) ([]timeline.LayerID, error)
 }
 
@@ -59,13 +59,13 @@ type Dropped struct {
 
 // Recorder records what Upkeep removes. A removal frees space, so a full disk must not prevent it.
 type Recorder interface {
-	// Drop notes that snapshots are about to be removed, calls drop, and records that they are removed unless
-	// drop fails. A later process writes the record if this one cannot. The error is that of drop, or says
-	// that drop was not called, or that the record is not written yet.
+	// Drop stores that snapshots are about to be removed, calls drop, and records the removal unless drop fails. A
+	// later process writes the record if this one cannot. The error is that of drop, or says that drop was not called,
+	// or that the record is not written yet.
 	Drop(ctx context.Context, d Dropped, drop func(context.Context) error) error
 }
 
-// Sweeps are the garbage collections of other parts, which GC calls in this order.
+// Sweeps are the garbage collections of other packages. GC calls them in this order.
 type Sweeps interface {
 	// SweepReferences removes references to commits in users' repositories, and imported files of commits,
 	// that no sandbox needs.
@@ -93,9 +93,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Upkeep keeps layers and histories in order. New makes one, and the caller runs Work in the background. All
-// methods are safe for concurrent use. A sandbox's lock must not be held in calls of them, unless their
-// comment says so.
+// Upkeep maintains layers and histories. New makes one, and the caller runs Work in the background. All methods are
+// safe for concurrent use. The caller must not hold the lock of a sandbox, unless the method's comment says so.
 type Upkeep struct {
 	config Config        // never changed
 	shape  *sync.RWMutex // Config.Shape
@@ -104,7 +103,7 @@ type Upkeep struct {
 	merging  sync.Mutex // one caller at a time merges what is queued
 	sealing  sync.Mutex // one sealer at a time
 
-	work chan struct{} // one token: there may be something to finalize, to merge or to thin
+	work chan struct{} // one token: layers may need to be finalized, merged or thinned
 
 	mu        sync.Mutex
 	deep      map[timeline.SnapshotID]bool // snapshots whose chains may need merging; guarded by mu
@@ -123,7 +122,7 @@ func New(c Config) *Upkeep {
 	}
 }
 
-// Wake makes Work look for something to do. It does not wait, and the caller may hold any lock.
+// Wake makes Work check for work. It does not wait, and the caller may hold any lock.
 func (u *Upkeep) Wake() {
 	select {
 	case u.work <- struct{}{}:
@@ -131,8 +130,8 @@ func (u *Upkeep) Wake() {
 	}
 }
 
-// Work finalizes new layers, keeps chains short and thins old automatic snapshots, until ctx is canceled. A
-// failure is logged, and retried when something new is captured: nothing that was acknowledged depends on it.
+// Work finalizes new layers, keeps chains short and thins old automatic snapshots, until ctx is canceled. A failure
+// is logged, and retried after the next capture: nothing that was acknowledged depends on it.
 func (u *Upkeep) Work(ctx context.Context) {
 	for {
 		select {
@@ -152,8 +151,8 @@ func (u *Upkeep) Work(ctx context.Context) {
 	}
 }
 
-// Hold waits for a layer that is being finalized and for merges in progress, and prevents others until
-// release is called. It is for tests, for example of what is lost before a layer is finalized.
+// Hold waits for a layer that is being finalized and for merges in progress, and prevents further ones until release
+// is called. It is for tests, for example of what is lost before a layer is finalized.
 func (u *Upkeep) Hold() (release func()) {
 	u.merging.Lock()
 	u.sealing.Lock()

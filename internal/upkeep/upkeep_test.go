@@ -45,7 +45,7 @@ func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer layers.Close()
-	const id = timeline.LayerID("0123456789abcdef") // it is on the disk, and has no record any more
+	const id = timeline.LayerID("0123456789abcdef") // on the disk, without a record
 	src := t.TempDir()
 	if err := os.WriteFile(filepath.Join(src, "f"), []byte("one"), 0o600); err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 	}
 }
 
-// TestMayBeThick_QueuesEveryHundredthSnapshot checks that the first automatic snapshot that is
-// seen of a sandbox, and then every hundredth, causes it to be thinned out.
+// TestMayBeThick_QueuesEveryHundredthSnapshot checks that the first automatic snapshot of a sandbox that is counted,
+// and then every hundredth, queues the sandbox for thinning.
 func TestMayBeThick_QueuesEveryHundredthSnapshot(t *testing.T) {
 	t.Parallel()
 	u := New(Config{})
@@ -75,16 +75,16 @@ func TestMayBeThick_QueuesEveryHundredthSnapshot(t *testing.T) {
 		delete(u.thick, id)
 	}
 	if want := []int{0, ThinEvery, 2 * ThinEvery}; !slices.Equal(queued, want) {
-		t.Errorf("it was queued after %v, want %v", queued, want)
+		t.Errorf("the sandbox was queued after %v, want %v", queued, want)
 	}
 	select {
 	case <-u.work:
 	default:
-		t.Error("the work in the background was not woken")
+		t.Error("the background work was not woken")
 	}
 	u.Forget(id)
 	u.MayBeThick(timeline.Snapshot{Sandbox: id, Cause: timeline.CauseAuto})
 	if !u.thick[id] {
-		t.Error("a sandbox that was forgotten is not counted from the beginning")
+		t.Error("a forgotten sandbox is not counted from the start")
 	}
 }
