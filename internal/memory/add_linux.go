@@ -11,18 +11,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// addWorkers is how many processors Add may use: the sandbox runs on meanwhile.
+// addWorkers is how many processors Add may use; the sandbox continues to run meanwhile.
 const addWorkers = 2
 
-// Add stores the image in a directory, which must be on the store's file system, and returns it when it is
-// durable. The store owns the directory from the call on and moves its files; if Add fails the directory is
-// removed, unless it could not be moved. The next Sweep removes the image unless its keep function keeps it.
+// Add stores the image in a directory, which must be on the store's file system, and returns it when it is durable.
+// The store owns the directory from the call on, and moves its files. If Add fails, the directory is removed, unless
+// it could not be moved. The next Sweep removes the image unless its keep function keeps it.
 //
-// The program that is PID 1 in the image is stored with it, unless init is nil, which the caller has opened
-// for reading and closes. Facts then name it, by InitFact.
+// The program that is PID 1 in the image is stored with it, unless init is nil. The caller has opened init for
+// reading, and closes it. Facts then name it, by InitFact.
 //
-// It returns Invalid if the directory does not contain the files of an image, and NoSpace if the disk is
-// full.
+// Add returns Invalid if the directory does not contain the files of an image, and NoSpace if the disk is full.
 func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File) (_ Image, err error) {
 	in, err := s.takeIn(dir)
 	if err != nil {
@@ -52,7 +51,7 @@ type adding struct {
 	init    *os.File // of the image, or nil
 	pages   int      // the file of pages, open
 	digests []digest
-	need    int64 // bytes that are to be written, as far as is known
+	need    int64 // bytes to write, as far as known
 
 	m     manifest
 	added int64
@@ -96,7 +95,7 @@ func (a *adding) run(ctx context.Context) (_ Image, err error) {
 	return a.announce(id, isNew), nil
 }
 
-// read hashes the pages, and makes holes of those that are zeros.
+// read hashes the pages, and makes holes of pages of zeros.
 func (a *adding) read(ctx context.Context) (err error) {
 	s := a.s
 	var size int64
@@ -154,7 +153,7 @@ func (a *adding) putSmalls(ctx context.Context, u *undo.Stack) error {
 	return a.s.fs.Sync(a.s.blobs)
 }
 
-// putManifest makes the image visible, as the last thing, and durable.
+// putManifest makes the image visible and durable, as the last step.
 func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (_ ID, isNew bool, err error) {
 	s := a.s
 	b, id, err := a.m.encode()
@@ -182,8 +181,8 @@ func (a *adding) putManifest(ctx context.Context, u *undo.Stack) (_ ID, isNew bo
 	return id, true, nil
 }
 
-// announce makes the image, which is durable now, visible, and makes the files of gVisor its cached copy. If
-// that fails it is assembled when it is needed.
+// announce makes the image, which is durable now, known, and makes the files of gVisor its cached copy. If the latter
+// fails, the image is assembled when it is needed.
 func (a *adding) announce(id ID, isNew bool) Image {
 	s := a.s
 	img := a.m.image(id)
@@ -193,13 +192,13 @@ func (a *adding) announce(id ID, isNew bool) Image {
 	}
 	e := &entry{image: img, busy: newLock()}
 	if s.fs.Rename(s.tmp, a.in.name, s.cache, string(id)) == nil {
-		_ = s.setChecked(a.in.fd, kernelName, metaName, pagesName) // else it is hashed again
+		_ = s.setChecked(a.in.fd, kernelName, metaName, pagesName) // otherwise it is hashed again
 		e.bytes = usage(s.cache, string(id), false)
 	}
 	img.AddedBytes = a.added
 	if a.made != nil {
 		if dir, err := dirfd.OpenDir(s.packs, a.id.String()); err == nil {
-			_ = s.setChecked(dir, pagesName) // else it is hashed again
+			_ = s.setChecked(dir, pagesName) // otherwise it is hashed again
 			unix.Close(dir)
 		}
 		img.AddedBytes += usage(s.packs, a.id.String(), true)
@@ -214,7 +213,7 @@ func (a *adding) announce(id ID, isNew bool) Image {
 	return img
 }
 
-// count notes which pages are used now.
+// count updates which pages are used.
 func (a *adding) count() {
 	if a.made != nil {
 		a.s.live[a.id] = a.made

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// assemble makes the files of an image in the cache. They need not be flushed:
-// after a power loss they are hashed before they are used.
+// assemble makes the files of an image in the cache. They need not be flushed: after a power loss they are hashed
+// before they are used.
 func (s *Store) assemble(ctx context.Context, id ID, m *manifest) (err error) {
 	var u undo.Stack
 	defer u.Run(&err)
@@ -42,7 +42,7 @@ func (s *Store) assemble(ctx context.Context, id ID, m *manifest) (err error) {
 		return err
 	}
 	u.Release()
-	_ = s.setChecked(dir, imageFiles...) // else it is hashed again
+	_ = s.setChecked(dir, imageFiles...) // otherwise it is hashed again
 	return nil
 }
 
@@ -86,8 +86,8 @@ func (s *Store) isPack(m *manifest) (bool, error) {
 	return true, nil
 }
 
-// sharePages makes the file of the only pack a file of the image. As all its
-// pages are those of the image, none can be punched out while the image exists.
+// sharePages makes the file of the only pack a file of the image. All its pages belong to the image, so none can be
+// punched out while the image exists.
 func (s *Store) sharePages(ctx context.Context, dir int, id ID, m *manifest) error {
 	from, err := dirfd.OpenDir(s.packs, m.packs[0].String())
 	if err != nil {
@@ -103,11 +103,11 @@ func (s *Store) sharePages(ctx context.Context, dir int, id ID, m *manifest) err
 			return err
 		}
 	}
-	_ = s.setChecked(from, pagesName) // else it is hashed again
+	_ = s.setChecked(from, pagesName) // otherwise it is hashed again
 	return nil
 }
 
-// gatherPages writes the pages of an image to a file of their own.
+// gatherPages writes the pages of an image to a new file.
 func (s *Store) gatherPages(ctx context.Context, dir int, m *manifest) error {
 	fd, err := s.fs.Create(dir, pagesName, 0o600)
 	if err != nil {
@@ -129,7 +129,7 @@ type part struct {
 	runs []run
 }
 
-// parts divides an image into such as fit a buffer.
+// parts divides an image into parts that fit a buffer.
 func (m *manifest) parts() []part {
 	var out []part
 	at := int64(0)
@@ -161,8 +161,8 @@ type stored struct {
 	pages int64
 }
 
-// eachPart reads the pages of an image from its packs and passes them to fn, concurrently and in any order.
-// It hashes pages unless they are known to be right, or always, if asked to.
+// eachPart reads the pages of an image from its packs and passes them to fn, concurrently and in any order. It hashes
+// pages unless they are known to be right; if always is set, it hashes all.
 func (s *Store) eachPart(
 	ctx context.Context, m *manifest, always bool, workers int, fn func(p []byte, off int64) error,
 ) error {
@@ -214,7 +214,7 @@ func (s *Store) openPack(id digest, always bool) (stored, error) {
 	return p, nil
 }
 
-// read fills b with pages from first on.
+// read fills b with pages, starting at first.
 func (p *stored) read(b []byte, first uint32) error {
 	n := len(b) / pageSize
 	if end := int64(first) + int64(n); end > p.pages || p.want != nil && end > int64(len(p.want)) {
@@ -231,7 +231,7 @@ func (p *stored) read(b []byte, first uint32) error {
 	return nil
 }
 
-// lost is a pack that cannot be read. What is not the pack's fault stays as it is.
+// lost returns the error of a pack that cannot be read. An error that the pack did not cause is returned unchanged.
 func lost(id digest, err error) error {
 	if transient(err) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return err

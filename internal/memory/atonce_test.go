@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestStore_ConcurrentUse adds, checks out, sweeps and verifies at once: no reader sees half
-// of an image, and images that are held stay.
+// TestStore_ConcurrentUse adds, checks out, sweeps and verifies concurrently: no reader sees an incomplete image, and
+// images that are held are not removed.
 func TestStore_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 1 << 20})
@@ -43,7 +43,7 @@ func TestStore_ConcurrentUse(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			// It may be swept meanwhile, or else it is whole.
+			// It may be swept meanwhile; otherwise it must be complete.
 			d, release, err := h.s.Checkout(context.Background(), img.ID)
 			if fault.Is(err, fault.NotFound) {
 				return nil
@@ -93,7 +93,7 @@ func TestStore_ConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestCheckout_ForksShareCopy checks out one cold image for eight forks: it is assembled once.
+// TestCheckout_ForksShareCopy checks out one image that is not cached for eight forks: it is assembled once.
 func TestCheckout_ForksShareCopy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -128,7 +128,7 @@ func TestCheckout_ForksShareCopy(t *testing.T) {
 	nothingLeft(t, "all released", h)
 }
 
-// TestStore_WaitStopsOnCancel checks that a caller that waits for another's work can stop waiting.
+// TestStore_WaitStopsOnCancel checks that a caller that waits for another one can stop waiting.
 func TestStore_WaitStopsOnCancel(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -140,27 +140,27 @@ func TestStore_WaitStopsOnCancel(t *testing.T) {
 	must(t, h.s.writing.take(t.Context()))
 	dir := h.put(x)
 	if _, err := h.s.Add(ctx, dir, nil, nil); err == nil {
-		t.Error("added while another did")
+		t.Error("Add did not wait for another caller")
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Error(err)
 	}
 	if _, err := h.s.Sweep(ctx, func(ID) bool { return true }); err == nil {
-		t.Error("swept while another did")
+		t.Error("Sweep did not wait for another caller")
 	}
 	h.s.writing.free()
 	e, err := h.s.hold(id)
 	must(t, err)
 	must(t, e.busy.take(t.Context()))
 	if _, _, err := h.s.Checkout(ctx, id); err == nil {
-		t.Error("checked out while it was made")
+		t.Error("Checkout did not wait while the image was made")
 	}
 	e.busy.free()
 	h.s.letGo(e)
 	h.check("afterwards", id, x)
 }
 
-// What was held when the store was closed is let go without harm.
+// TestReleaseAfterClose checks that an image that was held when the store was closed can be released without harm.
 func TestReleaseAfterClose(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 1})

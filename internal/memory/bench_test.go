@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// benchPages are 500 MiB, of which an eighth are zeros, as in a Python process.
+// benchPages returns 500 MiB of pages, of which an eighth are zeros, as in a Python process.
 func benchPages() []uint32 {
 	pages := seeds(1, 128000)
 	for i := range pages {
@@ -22,8 +22,8 @@ func benchPages() []uint32 {
 	return pages
 }
 
-// idle is what a second checkpoint of an idle process has: a few pages differ, and
-// where the kernel put them moved a little.
+// idle returns the pages of a second checkpoint of an idle process: a few pages differ, and the others are at
+// slightly different places.
 func idle(pages []uint32) []uint32 {
 	out := append(seeds(1<<24, 40), pages...)
 	for i := 500; i < len(out); i += 1000 {
@@ -49,7 +49,7 @@ func (h *home) drop(ids ...ID) {
 	must(h.t, err)
 }
 
-// settle has the kernel write what earlier work left.
+// settle makes the kernel write pending data.
 func settle() { unix.Sync() }
 
 func BenchmarkCp(b *testing.B) {
@@ -81,7 +81,7 @@ func BenchmarkSecondAdd(b *testing.B) {
 	benchAdd(b, h, image(idle(x.pages)))
 }
 
-// benchAdd adds an image again and again, to a store that does not have it.
+// benchAdd repeatedly adds an image to a store that does not have it.
 func benchAdd(b *testing.B, h *home, x shape) {
 	b.SetBytes(128000 * pageSize)
 	b.ResetTimer()

@@ -9,7 +9,7 @@ func newPageSet(pages uint32) pageSet { return make(pageSet, (pages+63)/64) }
 
 func (s pageSet) has(i uint32) bool { return s[i/64]&(1<<(i%64)) != 0 }
 
-// add adds n pages from first on, which must be within the pack.
+// add adds n pages, starting at first; all must be within the pack.
 func (s pageSet) add(first, n uint32) {
 	for i := first; i < first+n; i++ {
 		s[i/64] |= 1 << (i % 64)
@@ -23,8 +23,7 @@ func (s pageSet) count() (n int) {
 	return n
 }
 
-// runs calls fn for each stretch of pages below the given number that are in the
-// set, or that are not, in order.
+// runs calls fn for each stretch of pages below the given number that are in the set, or that are not, in order.
 func (s pageSet) runs(pages uint32, in bool, fn func(first, n uint32) error) error {
 	for i := uint32(0); i < pages; {
 		first := i

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// account records how much of the cache the files of an image use, unless it is known. The caller holds busy.
+// account records how much of the cache the files of an image use, unless that is known. The caller holds busy.
 func (s *Store) account(id ID, e *entry) {
 	s.mu.Lock()
 	known := e.bytes > 0
@@ -25,15 +25,15 @@ func (s *Store) account(id ID, e *entry) {
 	s.mu.Unlock()
 }
 
-// makeRoom drops what can be made again if the disk has less than need bytes free.
+// makeRoom drops cached files if the disk has less than need bytes free.
 func (s *Store) makeRoom(need int64) {
-	const spare = 16 << 20 // for what the file system itself needs
+	const spare = 16 << 20 // for the file system itself
 	if free, ok := s.free(); ok && free < need+spare {
 		s.evict(0)
 	}
 }
 
-// free is how many bytes of the disk can be used.
+// free returns how many bytes of the disk can be used.
 func (s *Store) free() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(s.top, &st); err != nil {
@@ -42,7 +42,7 @@ func (s *Store) free() (int64, bool) {
 	return int64(st.Bavail) * st.Bsize, true
 }
 
-// noRoom adds to err how much space was needed, if err is that the disk is full.
+// noRoom adds the required space to err, if err says that the disk is full.
 func (s *Store) noRoom(err error, need int64) error {
 	if !fault.Is(err, fault.NoSpace) {
 		return err
@@ -57,20 +57,20 @@ func (s *Store) noRoom(err error, need int64) error {
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// evict drops cached files until they use no more than limit, least recently used first. Those that are held
-// stay.
+// evict drops cached files until they use at most limit, least recently used first. Files of held images are not
+// dropped.
 func (s *Store) evict(limit int64) {
 	for {
 		id, e := s.victim(limit)
 		if e == nil {
 			return
 		}
-		_ = s.uncache(id) // what stays is counted again when it is used
+		_ = s.uncache(id) // a file that was not dropped is counted again when it is used
 		e.busy.free()
 	}
 }
 
-// victim returns the image whose cached files are to be dropped next, with its busy taken, or nil.
+// victim returns the image whose cached files are dropped next, with its busy lock taken, or nil.
 func (s *Store) victim(limit int64) (ID, *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,8 +93,8 @@ func (s *Store) victim(limit int64) (ID, *entry) {
 	return id, oldest
 }
 
-// uncache drops the files of an image from the cache, if they are there. The caller holds busy, or is the
-// only one that knows the image.
+// uncache drops the files of an image from the cache, if they are there. The caller holds busy, or is the only one
+// that knows the image.
 func (s *Store) uncache(id ID) error {
 	pages, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
@@ -113,7 +113,7 @@ func (s *Store) uncache(id ID) error {
 	if statErr != nil || st.Nlink == 1 {
 		return drop()
 	}
-	// The pack loses a name, and with it its times.
+	// Dropping the name changes the times of the pack's file.
 	m, err := s.manifest(id)
 	if err != nil || len(m.packs) != 1 {
 		return drop()
@@ -126,9 +126,8 @@ func (s *Store) uncache(id ID) error {
 	return s.keepChecked(dir, pagesName, drop)
 }
 
-// Verify hashes everything that is stored of an image again, its init, and its cached copy. The first
-// difference is Corrupt and says where it is; a cached copy that differs is removed, and the image is intact
-// without it.
+// Verify hashes everything that is stored of an image again, its init, and its cached copy. At the first difference
+// it returns Corrupt with its location. A cached copy that differs is removed, since the image is intact without it.
 func (s *Store) Verify(ctx context.Context, id ID) error {
 	e, err := s.hold(id)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 
 const checkedName = "checked"
 
-// record describes files of an open directory that were just hashed, or made of verified data. While it still
-// matches them they are not hashed again: this guards against a failing disk, other programs and accidents,
+// record describes files of an open directory that were just hashed, or made from verified data. While it still
+// matches the files, they are not hashed again. This guards against a failing disk, other programs and accidents, but
 // not against the owner of the store, who can write this record as well.
 //
-// It is valid until the machine is restarted, so that neither it nor what it describes need be flushed: after
-// a power loss everything is hashed once.
+// The record is valid until the machine is restarted, so neither it nor the files need to be flushed: after a power
+// loss everything is hashed once.
 func (s *Store) record(dir int, files ...string) ([]byte, error) {
 	b := s.recordHead()
 	for _, name := range files {
@@ -32,7 +32,7 @@ func (s *Store) record(dir int, files ...string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// recordHead is how every record begins.
+// recordHead returns the beginning of every record.
 func (s *Store) recordHead() (b bytes.Buffer) {
 	fmt.Fprintf(&b, "coppice checked 1\nboot %s\n", s.boot)
 	return b
@@ -53,8 +53,7 @@ func (s *Store) isChecked(dir int, files ...string) bool {
 	return err == nil && bytes.Equal(was, is)
 }
 
-// setChecked notes that the files were hashed. When it fails they are hashed
-// again the next time.
+// setChecked records that the files were hashed. If it fails, they are hashed again the next time.
 func (s *Store) setChecked(dir int, files ...string) error {
 	b, err := s.record(dir, files...)
 	if err != nil {
@@ -71,13 +70,13 @@ func (s *Store) setChecked(dir int, files ...string) error {
 	return nil
 }
 
-// keepChecked calls fn, which changes the times of files but not their content, and then records that they
-// are still those that were hashed, if they were.
+// keepChecked calls fn, which changes the times of files but not their content. If the files were those that were
+// hashed, it records that they still are.
 func (s *Store) keepChecked(dir int, file string, fn func() error) error {
 	was := s.isChecked(dir, file)
 	err := fn()
 	if was {
-		_ = s.setChecked(dir, file) // else they are hashed again
+		_ = s.setChecked(dir, file) // otherwise they are hashed again
 	}
 	return err
 }

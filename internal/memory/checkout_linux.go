@@ -17,12 +17,12 @@ import (
 // imageFiles are all files of an image.
 var imageFiles = []string{kernelName, metaName, pagesName}
 
-// Checkout returns a directory with the files of an image, complete and verified, which must only be read. It
-// stays until release is called, which may be called again. Files that are open, and locked by flock(2), stay
-// as they are beyond that, and beyond this process; several callers may hold one image. What was added or
-// checked out recently is returned at once; otherwise the image is assembled, on all processors.
+// Checkout returns a directory with the files of an image, complete and verified, which must only be read. It exists
+// until release is called, which may be called more than once. Files that are open and locked with flock(2) stay as
+// they are beyond that, and beyond the life of this process. Several callers may hold one image. An image that was
+// added or checked out recently is returned immediately; others are assembled, on all processors.
 //
-// It returns NotFound if there is no such image, Corrupt if the stored data is damaged, and NoSpace if the
+// Checkout returns NotFound if the image does not exist, Corrupt if the stored data is damaged, and NoSpace if the
 // disk is full.
 func (s *Store) Checkout(ctx context.Context, id ID) (dir string, release func(), err error) {
 	e, err := s.hold(id)
@@ -36,7 +36,7 @@ func (s *Store) Checkout(ctx context.Context, id ID) (dir string, release func()
 	return filepath.Join(s.dir, cacheDir, string(id)), sync.OnceFunc(func() { s.letGo(e) }), nil
 }
 
-// hold keeps an image, and its files in the cache, from being removed.
+// hold prevents an image, and its files in the cache, from being removed.
 func (s *Store) hold(id ID) (*entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Store) hold(id ID) (*entry, error) {
 	return e, nil
 }
 
-// letGo undoes hold.
+// letGo reverts hold.
 func (s *Store) letGo(e *entry) {
 	s.mu.Lock()
 	e.held--
@@ -93,8 +93,8 @@ func (s *Store) present(ctx context.Context, id ID, e *entry) error {
 	return nil
 }
 
-// stillRight reports whether the cached copy of an image exists and is right, and hashes it unless it is
-// known to be. A wrong one is not an error, unless it is the stored pages themselves.
+// stillRight reports whether the cached copy of an image exists and is right. It hashes the copy unless it is known
+// to be right. A wrong copy is not an error, unless it is the stored pages themselves.
 func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 	dir, err := dirfd.OpenDir(s.cache, string(id))
 	if errors.Is(err, unix.ENOENT) {
@@ -113,7 +113,7 @@ func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 	}
 	err = s.compare(ctx, dir, id, m)
 	if err == nil {
-		_ = s.setChecked(dir, imageFiles...) // else it is hashed again
+		_ = s.setChecked(dir, imageFiles...) // otherwise it is hashed again
 		return true, nil
 	}
 	if transient(err) {
@@ -125,7 +125,7 @@ func (s *Store) stillRight(ctx context.Context, id ID) (bool, error) {
 	return false, nil
 }
 
-// errPages says that the pages were wrong, and not something else.
+// errPages says that the pages are wrong, and no other file.
 var errPages = errors.New("page mismatch in the image")
 
 // compare hashes the files in a directory and compares them with the manifest.
@@ -156,7 +156,7 @@ func (s *Store) compare(ctx context.Context, dir int, id ID, m *manifest) error 
 	return nil
 }
 
-// hashPages hashes the pages in a directory, which is called at for people.
+// hashPages hashes the pages in a directory. at names the directory in errors.
 func hashPages(ctx context.Context, dir int, at string, want, workers int) ([]digest, error) {
 	fd, st, err := dirfd.OpenRegular(dir, pagesName)
 	if err != nil {

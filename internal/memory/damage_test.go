@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// twice is a store with two images, of which the second uses the first's pages.
+// twice makes a store with two images; the second uses pages of the first.
 func twice(t *testing.T) (h *home, a, b shape, one, two Image) {
 	t.Helper()
 	h = newHome(t, inMemory(t), Options{})
@@ -32,7 +32,7 @@ func flip(t *testing.T, path string, off int64) {
 	must(t, err)
 }
 
-// packOf is the directory of the pack with so many pages.
+// packOf returns the directory of the pack with that many pages.
 func packOf(t *testing.T, h *home, pages int64) string {
 	t.Helper()
 	for _, id := range h.ls(packsDir) {
@@ -53,7 +53,7 @@ func TestCheckout_DetectsChangedPage(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
-	// The second has its own copy, which is intact.
+	// The second image has its own cached copy, which is intact.
 	h.check("cached", two.ID, b)
 	for _, id := range []ID{one.ID, two.ID} {
 		if err := h.s.Verify(t.Context(), id); !fault.Is(err, fault.Corrupt) {
@@ -66,7 +66,7 @@ func TestCheckout_DetectsChangedPage(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
-	// What is rotten is not used for a new image.
+	// Damaged pages are not used for a new image.
 	c := image(append(seeds(9000, 3), b.pages...))
 	three := h.add(c)
 	h.cold(three.ID)
@@ -163,12 +163,12 @@ func TestStore_ReportsDamagedFiles(t *testing.T) {
 				h.cold(one.ID)
 				h.check("the other", one.ID, a)
 			}
-			// Where it is unknown what is used, nothing goes; when the image goes, all is well.
+			// While it is unknown what the image uses, nothing is removed. Without that image, the store is intact.
 			_, _ = h.s.Sweep(t.Context(), func(ID) bool { return true })
 			_, err := h.s.Sweep(t.Context(), func(id ID) bool { return id == one.ID })
 			must(t, err)
 			h.check("the other", one.ID, a)
-			// What is added again mends what can be mended.
+			// Adding the image again repairs what can be repaired.
 			again := h.add(b)
 			h.cold(again.ID)
 			h.check("again", again.ID, b)

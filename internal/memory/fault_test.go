@@ -13,10 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// story is what a store goes through in the tests of failures: an image of its
-// own, one that shares with it, one that shares with itself; the second and the third
-// have the same init, and the first another; some are checked out warm and cold, the
-// first is dropped.
+// story is a sequence of operations for the tests of failures. The first image shares no pages, the second shares
+// pages with it, and the third has duplicate pages. The second and the third have the same init, and the first
+// another. Images are checked out with and without a cached copy, and the first is dropped.
 type story struct {
 	first, second, third shape
 }
@@ -30,8 +29,8 @@ func newStory() story {
 	}
 }
 
-// tell goes through the story and gives what was acknowledged: which images are
-// to be there. Errors do not end it. dropped says that the first was to be dropped.
+// tell performs the story and returns the acknowledged images. Errors do not end it. dropped is the first image, if a
+// Sweep was to drop it.
 func (st story) tell(t *testing.T, h *home) (acked map[ID]shape, dropped ID) {
 	t.Helper()
 	ctx := t.Context()
@@ -68,7 +67,7 @@ func (st story) tell(t *testing.T, h *home) (acked map[ID]shape, dropped ID) {
 	return acked, dropped
 }
 
-// holds fails unless all that was acknowledged is whole, and the store goes on.
+// holds fails unless all acknowledged images are complete, and the store continues to work.
 func holds(t *testing.T, what string, h *home, acked map[ID]shape, dropped ID) {
 	t.Helper()
 	ctx := t.Context()
@@ -114,9 +113,9 @@ func nothingLeft(t *testing.T, what string, h *home) {
 	}
 }
 
-// TestWriteFailure_LosesNothing lets each write fail, once or permanently as on a full disk:
-// nothing acknowledged is lost, nothing incomplete is visible, and the store continues when
-// the disk works again, both without and after reopening it.
+// TestWriteFailure_LosesNothing fails each write, once or permanently as on a full disk: nothing acknowledged is
+// lost, nothing incomplete is visible, and the store continues when the disk works again, both without and after
+// reopening it.
 func TestWriteFailure_LosesNothing(t *testing.T) {
 	t.Parallel()
 	first, step := looptest.Sample(t, 31)
@@ -134,7 +133,7 @@ func TestWriteFailure_LosesNothing(t *testing.T) {
 			reached := f.Failed()
 			f.FailAt(0, 0, false)
 			if now := openFiles(t, h.dir); now != fds {
-				t.Fatalf("%s: %d descriptors stay open", what, now-fds)
+				t.Fatalf("%s: %d descriptors were not closed", what, now-fds)
 			}
 			if left := h.ls(tmpDir); c.stay && len(left) > 0 {
 				t.Fatalf("%s: left behind: %q", what, left)
@@ -176,8 +175,8 @@ func TestStore_ContinuesAfterFailure(t *testing.T) {
 	}
 }
 
-// TestStore_SurvivesCrash stops at any call, with or without a power loss: what was
-// acknowledged is complete, and the rest complete or missing.
+// TestStore_SurvivesCrash stops at any call, with or without a power loss: what was acknowledged is complete, and the
+// rest is complete or missing.
 func TestStore_SurvivesCrash(t *testing.T) {
 	t.Parallel()
 	for name, crash := range map[string]func(k int) vfs.Crash{
@@ -195,7 +194,7 @@ func TestStore_SurvivesCrash(t *testing.T) {
 	}
 }
 
-// crashAt has a crash at call k of the story, and reports whether it has that many.
+// crashAt simulates a crash at call k of the story, and reports whether the story has that many calls.
 func crashAt(t *testing.T, k int, crash vfs.Crash) bool {
 	t.Helper()
 	what := fmt.Sprintf("dead at call %d, %+v", k, crash)
@@ -259,7 +258,7 @@ func TestStore_ReportsFullDisk(t *testing.T) {
 	must(t, h.s.Verify(t.Context(), one.ID))
 }
 
-// openFiles counts this process's descriptors of what is below a directory.
+// openFiles counts the descriptors of this process for files below a directory.
 func openFiles(t *testing.T, dir string) (n int) {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// someManifest draws a manifest in its one form.
+// someManifest draws a manifest in canonical form.
 func someManifest(t *rapid.T) *manifest {
 	m := &manifest{facts: rapid.MapOfN(rapid.StringN(0, 20, 40), rapid.StringN(0, 20, 40), 0, 4).Draw(t, "facts")}
 	for i := range m.small {
@@ -56,8 +56,8 @@ func TestManifest_RoundTrips(t *testing.T) {
 	})
 }
 
-// TestManifest_IsSmall checks that the second checkpoint of an idle process has a small
-// manifest, also when every other page of it moved.
+// TestManifest_IsSmall checks that the second checkpoint of an idle process has a small manifest, also if every other
+// page has moved.
 func TestManifest_IsSmall(t *testing.T) {
 	t.Parallel()
 	var m manifest
@@ -89,8 +89,8 @@ func TestDecode_RefusesLaterVersion(t *testing.T) {
 	}
 }
 
-// Whatever bytes there are, decoding ends without a panic, and what is accepted is
-// in its one form and within its bounds.
+// FuzzManifest checks that decoding any bytes does not panic, and that what is accepted is canonical and within its
+// bounds.
 func FuzzManifest(f *testing.F) {
 	for _, m := range []*manifest{
 		{},
@@ -118,7 +118,7 @@ func FuzzManifest(f *testing.F) {
 		}
 		again, _, err := m.encode()
 		if err != nil || !bytes.Equal(again, b) {
-			t.Fatalf("%v: it is not in its one form", err)
+			t.Fatalf("%v: an encoding that is not canonical was accepted", err)
 		}
 		if all, _ := m.pages(); all > maxPages {
 			t.Fatalf("%d pages", all)
@@ -141,13 +141,13 @@ func FuzzIndex(f *testing.F) {
 			t.Fatalf("%+v", h)
 		}
 		if _, err := decodeIndex(b, digest{}); err == nil {
-			t.Fatal("an index that does not have its digest was accepted")
+			t.Fatal("an index that does not match its digest was accepted")
 		}
 	})
 }
 
-// TestManifest_PartsCoverImage checks that runs are the same however the pages are split, and
-// that parts cover them in order.
+// TestManifest_PartsCoverImage checks that runs are the same however the pages are split, and that parts cover them
+// in order.
 func TestManifest_PartsCoverImage(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -174,7 +174,7 @@ func TestManifest_PartsCoverImage(t *testing.T) {
 				}
 			}
 			if n == 0 || n > chunk {
-				t.Fatalf("a part of %d pages", n)
+				t.Fatalf("a part has %d pages", n)
 			}
 		}
 		if len(flat) > 0 {

@@ -15,7 +15,7 @@ const (
 	pagesName  = "pages.img"
 )
 
-// smallNames are the files of an image that are kept whole.
+// smallNames are the files of an image that are stored as one piece.
 var smallNames = [2]string{kernelName, metaName}
 
 const (
@@ -26,7 +26,7 @@ const (
 	maxStored = 128 << 20 // bytes of a manifest
 )
 
-// digest is a SHA-256. That of a page of zeros is never computed: it is the zero value.
+// digest is a SHA-256 hash. That of a page of zeros is never computed: it is the zero value.
 type digest [32]byte
 
 func (d digest) String() string { return hex.EncodeToString(d[:]) }
@@ -34,8 +34,8 @@ func (d digest) String() string { return hex.EncodeToString(d[:]) }
 // ID names an image: the SHA-256 of its manifest, 64 lower-case hex digits.
 type ID string
 
-// Facts is what the caller needs to know about an image before it restores it, such as the version of gVisor.
-// It is stored in the manifest, and is part of what the ID authenticates. Keys and values are UTF-8.
+// Facts is what the caller needs to know about an image before it restores it, such as the version of gVisor. It is
+// stored in the manifest, and the ID authenticates it. Keys and values are UTF-8.
 type Facts map[string]string
 
 // Image describes a stored image.
@@ -44,9 +44,9 @@ type Image struct {
 	Size      int64 // bytes of its three files
 	Pages     int64 // pages of 4 KiB
 	ZeroPages int64 // of these, pages of zeros
-	// AddedBytes is the disk space that Add used for the image, in bytes: pages, index, manifest, small
-	// files. The cached copy, which can be removed at any time, does not count, nor does its init, which is
-	// shared. It is 0 from Stat and List.
+	// AddedBytes is the disk space that Add used for the image, in bytes: pages, index, manifest, small files. The
+	// cached copy, which can be removed at any time, does not count, nor does the init, which is shared. It is 0 from
+	// Stat and List.
 	AddedBytes int64
 	Facts      Facts
 }
@@ -69,8 +69,7 @@ func (f Facts) encode() ([]byte, error) {
 	return b, err
 }
 
-// parseID returns the digest of an id, and false if it is malformed: only what it accepts becomes a file's
-// name.
+// parseID returns the digest of an id, and false if it is malformed. Only ids that it accepts become file names.
 func parseID(s string) (d digest, ok bool) {
 	if len(s) != 2*len(d) {
 		return d, false

@@ -10,18 +10,17 @@ import (
 
 const indexMagic = "coppice-pages-01"
 
-// indexHeader is the length of what stands before the digests.
+// indexHeader is the length of the part before the digests.
 const indexHeader = len(indexMagic) + 16 + 8 + 8
 
 // header is the beginning of a pack's index.
 type header struct {
-	nonce [16]byte // random: two packs never have the same id, so neither's pages can be taken for the other's
-	made  int64    // nanoseconds since 1970; newer packs are looked at first
+	nonce [16]byte // random, so that no two packs have the same id, and no pages are taken for another's
+	made  int64    // nanoseconds since 1970; newer packs are searched first
 	pages uint32
 }
 
-// encodeIndex returns the bytes of an index, and the pack's id. The digest of a page that the pack does not
-// have is zero.
+// encodeIndex returns the bytes of an index, and the pack's id. The digest of a page that the pack lacks is zero.
 func encodeIndex(h header, digests []digest) ([]byte, digest) {
 	b := make([]byte, 0, indexHeader+len(digests)*len(digest{}))
 	b = append(append(b, indexMagic...), h.nonce[:]...)
@@ -53,7 +52,7 @@ func decodeHeader(b []byte) (h header, err error) {
 	return h, nil
 }
 
-// decodeIndex reads an index that must have the given id. The digests lie in b.
+// decodeIndex reads an index that must have the given id. The digests alias b.
 func decodeIndex(b []byte, id digest) ([]digest, error) {
 	h, err := decodeHeader(b)
 	switch {

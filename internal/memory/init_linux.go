@@ -14,29 +14,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// An image contains the memory of the program that was PID 1 in it, and not its code: that is mapped from a
-// file, which has to be the same where the image is resumed. So the program is stored with the images, once
-// for all that have the same.
+// An image contains the memory of the program that was PID 1 in it, and not its code, which is mapped from a file
+// that must be the same where the image is resumed. So the program is stored with the images, once for all images
+// that have the same one.
 
-// InitFact is the fact of an image that names its init, by the digest of its content. Add sets it.
+// InitFact is the fact of an image that names its init by the digest of its content. Add sets it.
 const InitFact = "init"
 
 const (
 	// initName is the program, in a directory of initsDir.
 	initName = "init"
-	// sourceName describes the file that it was copied from, as checkedName does those that
-	// were hashed: as long as that is the same, it is not read again.
+	// sourceName describes the file that the init was copied from, as checkedName describes files that were hashed.
+	// While that file is unchanged, it is not read again.
 	sourceName = "source"
 	maxInit    = 512 << 20 // bytes of an init
-	// initMode lets any user read the program: where the ids of a sandbox are shifted, it is another user's.
-	// Its directories are accessible only to the owner.
+	// initMode lets any user read the program, since a sandbox with shifted ids runs it as another user. Its
+	// directories are accessible only to the owner.
 	initMode = 0o555
 )
 
-// Init returns the file with the init of an image, complete and verified; "" if the image was added without
-// one. The file stays as long as the image does, and as long as a process has it locked by flock(2).
+// Init returns the file with the init of an image, complete and verified; "" if the image was added without one. The
+// file exists as long as the image, and as long as a process has it locked with flock(2).
 //
-// It returns NotFound if there is no such image, and Corrupt if the init is damaged or missing.
+// Init returns NotFound if the image does not exist, and Corrupt if the init is damaged or missing.
 func (s *Store) Init(ctx context.Context, id ID) (string, error) {
 	e, err := s.hold(id)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Init(ctx context.Context, id ID) (string, error) {
 	return s.init(ctx, e.image.Facts, false)
 }
 
-// init is Init for an image with these facts; again has it hashed, though it was.
+// init is Init for an image with these facts. again hashes the file even if it was hashed.
 func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, error) {
 	name := facts[InitFact]
 	if name == "" {
@@ -62,8 +62,8 @@ func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, erro
 	return filepath.Join(s.dir, initsDir, name, initName), nil
 }
 
-// checkInit returns an error unless an init exists and is what was stored. It is hashed unless it was since
-// the machine was started, or again is set.
+// checkInit returns an error unless an init exists and is what was stored. It hashes the file if again is set, or if
+// it was not hashed since the machine was started.
 func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 	at := filepath.Join(s.dir, initsDir, sum.String(), initName)
 	dir, err := dirfd.OpenDir(s.inits, sum.String())
@@ -78,7 +78,7 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 			defer unix.Close(fd)
 			var got digest
 			if got, err = copyHashed(ctx, fd, st.Size, nil); err == nil && got == sum {
-				_ = s.setChecked(dir, initName) // else it is hashed again
+				_ = s.setChecked(dir, initName) // otherwise it is hashed again
 				return nil
 			}
 		}
@@ -90,7 +90,7 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 		return withoutInit("%s, the init of a memory image, is missing", at)
 	}
 	if dir >= 0 {
-		_ = s.fs.Unlink(dir, checkedName) // whatever it says, it is stale
+		_ = s.fs.Unlink(dir, checkedName) // it is stale
 	}
 	return withoutInit("%s, the init of a memory image, does not match its digest", at).Because(err)
 }
@@ -102,8 +102,8 @@ func withoutInit(format string, args ...any) *fault.Error {
 			"is saved again; to rewind only files: coppice rewind NAME REF --files-only")
 }
 
-// copyHashed reads a file of size bytes, passes each piece of it to write, unless that is nil, and returns
-// its digest.
+// copyHashed reads a file of size bytes, passes each piece to write, unless write is nil, and returns the digest of
+// the file.
 func copyHashed(
 	ctx context.Context, fd int, size int64, write func(p []byte, off int64) error,
 ) (sum digest, err error) {
@@ -127,8 +127,7 @@ func copyHashed(
 	return digest(h.Sum(nil)), nil
 }
 
-// putInit stores the init of the new image, flushed, unless the same is there, and names it
-// among the facts.
+// putInit stores the init of the new image, flushed, unless the store has it, and names it in the facts.
 func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
 	if a.m.facts[InitFact] != "" {
 		return fault.New(fault.Invalid, "invalid fact %q of a memory image: reserved for the store", InitFact)
@@ -204,7 +203,7 @@ func (s *Store) copiedFrom(source []byte) (sum digest, ok bool) {
 	return sum, false
 }
 
-// noteSource records what an init was copied from. If it fails, the source is read again next time.
+// noteSource records the file that an init was copied from. If it fails, the file is read again next time.
 func (s *Store) noteSource(sum digest, source []byte) {
 	dir, err := dirfd.OpenDir(s.inits, sum.String())
 	if err != nil {
@@ -220,8 +219,8 @@ func (s *Store) noteSource(sum digest, source []byte) {
 	}
 }
 
-// writeInit writes an init, which is missing or damaged, and flushes it. It is never a further name of the
-// source file itself, which an installation of another version may overwrite.
+// writeInit writes an init, which is missing or damaged, and flushes it. It never links the source file, which an
+// installation of another version may overwrite.
 func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u *undo.Stack) (err error) {
 	temp := scratch("init")
 	out, err := s.fs.Create(s.tmp, temp, 0o600)
@@ -275,12 +274,12 @@ func (s *Store) writeInit(ctx context.Context, fd int, size int64, sum digest, u
 	if err = s.fs.Sync(s.inits); err != nil {
 		return err
 	}
-	_ = s.setChecked(dir, initName) // else it is hashed again
+	_ = s.setChecked(dir, initName) // otherwise it is hashed again
 	return nil
 }
 
-// unusedInit reports whether an init, which no image names, is not in use: a sandbox that resumed from an
-// image outlives it, and the daemon.
+// unusedInit reports whether an init that no image names is not in use. A sandbox that resumed from an image outlives
+// the image, and the daemon.
 func (s *Store) unusedInit(name string) bool {
 	dir, err := dirfd.OpenDir(s.inits, name)
 	if err != nil {
@@ -289,7 +288,7 @@ func (s *Store) unusedInit(name string) bool {
 	defer unix.Close(dir)
 	fd, _, err := dirfd.OpenRegular(dir, initName)
 	if err != nil {
-		return errors.Is(err, unix.ENOENT) // one that was not completely written
+		return errors.Is(err, unix.ENOENT) // not completely written
 	}
 	defer unix.Close(fd)
 	_, err = again(func() (struct{}, error) { return struct{}{}, unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// addWith adds an image with one of the programs as its init.
+// addWith adds an image that has one of the programs as its init.
 func (h *home) addWith(x shape, which int) Image {
 	h.t.Helper()
 	init := h.program(which)
@@ -34,18 +34,18 @@ func TestInit_IsStoredOnce(t *testing.T) {
 	with := f.Calls()
 	f.FailAt(0, 0, false)
 	h.add(image(seeds(20, 3)))
-	if without := f.Calls(); with > without+2 { // a record of what it was copied from
-		t.Errorf("another image with the same init takes %d calls, and one without any %d", with, without)
+	if without := f.Calls(); with > without+2 { // two calls for the record of its source
+		t.Errorf("another image with the same init takes %d calls, and one without an init %d", with, without)
 	}
 	if got := h.ls(initsDir); len(got) != 1 || got[0] != one.Facts[InitFact] || two.Facts[InitFact] != got[0] ||
 		one.Facts["gvisor"] != "release-1" {
 		t.Fatalf("inits %q; %+v; %+v", got, one, two)
 	}
 	h.checkInit("one", one.ID, 0)
-	// What is installed is another file from now on, be it written in place: the init is not.
+	// The installed file is overwritten in place; the stored init is not affected.
 	must(t, os.WriteFile(filepath.Join(h.dir, "coppice0"), []byte("another version"), 0o755))
 	h.checkInit("afterwards", two.ID, 0)
-	// The same program by another name, and after a start of the machine, is the same init.
+	// The same program under another name, and after a reboot, is the same init.
 	must(t, os.WriteFile(filepath.Join(h.dir, "coppice1"), h.text(0), 0o755))
 	h.forget()
 	if three := h.addWith(image(seeds(30, 3)), 1); three.Facts[InitFact] != one.Facts[InitFact] ||
@@ -67,22 +67,22 @@ func TestInit_OfImageWithoutOne(t *testing.T) {
 		t.Errorf("%q %v", at, err)
 	}
 	if _, err := h.s.Init(t.Context(), ID(strings.Repeat("0", 64))); !fault.Is(err, fault.NotFound) {
-		t.Errorf("of no image: %v", err)
+		t.Errorf("init of an unknown image: %v", err)
 	}
 	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), Facts{InitFact: "x"},
 		nil); !fault.Is(err, fault.Invalid) {
-		t.Errorf("an init that is only claimed: %v", err)
+		t.Errorf("an init that is only named in the facts: %v", err)
 	}
 	none, err := os.Open("/dev/null")
 	must(t, err)
 	defer none.Close()
 	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), nil, none); !fault.Is(err, fault.Invalid) {
-		t.Errorf("an init that is no file: %v", err)
+		t.Errorf("an init that is not a file: %v", err)
 	}
 }
 
-// TestInit_RefusesDamage checks that a damaged init is not returned, also where the file has
-// its old times and everything is hashed again. Adding an image with the same init repairs it.
+// TestInit_RefusesDamage checks that a damaged init is not returned, also if the file has its old times and
+// everything is hashed again. Adding an image with the same init repairs it.
 func TestInit_RefusesDamage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -116,7 +116,7 @@ func TestInit_RefusesDamage(t *testing.T) {
 		h.checkInit("mended: "+what, img.ID, 0)
 		must(t, h.s.Verify(t.Context(), img.ID))
 	}
-	// Damage that the record of hashes does not show is found by verify, and refused from then on.
+	// Damage that the record of hashes does not show is found by Verify, and refused from then on.
 	b := h.text(0)
 	b[0] ^= 1
 	must(t, os.Chmod(at, 0o700))
@@ -134,8 +134,8 @@ func TestInit_RefusesDamage(t *testing.T) {
 	}
 }
 
-// TestSweep_RemovesUnusedInit checks that an init is removed with the last image that names
-// it, unless a sandbox that outlived a daemon still has it open.
+// TestSweep_RemovesUnusedInit checks that an init is removed with the last image that names it, unless a sandbox that
+// outlived a daemon still has it open.
 func TestSweep_RemovesUnusedInit(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -153,7 +153,7 @@ func TestSweep_RemovesUnusedInit(t *testing.T) {
 		})
 		must(t, err)
 		if got := h.ls(initsDir); len(got) != want {
-			t.Errorf("%d inits, and not %d; %d bytes were freed", len(got), want, freed)
+			t.Errorf("%d inits, want %d; %d bytes were freed", len(got), want, freed)
 		}
 	}
 	sweep(2, two.ID, other.ID)
@@ -165,7 +165,7 @@ func TestSweep_RemovesUnusedInit(t *testing.T) {
 	must(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
 	sweep(2, other.ID)
 	if b, err := os.ReadFile(used); err != nil || !bytes.Equal(b, h.text(0)) {
-		t.Errorf("one that is used: %v", err)
+		t.Errorf("an init in use was removed: %v", err)
 	}
 	h.close()
 	h.open()

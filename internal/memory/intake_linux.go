@@ -18,7 +18,8 @@ type intake struct {
 	fd   int
 }
 
-// takeIn moves the directory of a new image to where nothing else uses it. If that fails it is where it was.
+// takeIn moves the directory of a new image to tmp, where nothing else uses it. If that fails, the directory stays
+// where it was.
 func (s *Store) takeIn(dir string) (in intake, err error) {
 	parent, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(dir))
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *Store) takeIn(dir string) (in intake, err error) {
 	return in, nil
 }
 
-// check makes sure that exactly the files of an image are in the directory.
+// check returns an error unless the directory has exactly the files of an image.
 func (in intake) check() error {
 	got, err := dirfd.Names(in.fd)
 	if err != nil {
@@ -55,8 +56,8 @@ func (in intake) check() error {
 	return nil
 }
 
-// own opens a file of the new image for exclusive use: its writer may have been taken over by what ran in the
-// sandbox, so a file that a process can still write to is copied. The caller closes it.
+// own opens a file of the new image for exclusive use. Code in the sandbox may have taken over the process that wrote
+// the file, so a file that a process can still write to is copied. The caller closes it.
 func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd int, size int64, err error) {
 	var st unix.Stat_t
 	if fd, st, err = dirfd.OpenRegular(in.fd, name); err != nil {
@@ -82,8 +83,8 @@ func (s *Store) own(ctx context.Context, in intake, name string, most int64) (fd
 	return fd, st.Size, nil
 }
 
-// unwritten reports whether no process has the file open, or mapped, for writing: only then the kernel grants
-// a lease on reading it.
+// unwritten reports whether no process has the file open, or mapped, for writing. Only then the kernel grants a read
+// lease.
 func unwritten(fd int) bool {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return false
@@ -92,7 +93,7 @@ func unwritten(fd int) bool {
 	return err == nil
 }
 
-// copyFile puts a copy of an open file into its place.
+// copyFile replaces an open file by a copy.
 func (s *Store) copyFile(ctx context.Context, in intake, name string, fd int, size int64) error {
 	temp := scratch("copy")
 	out, err := s.fs.Create(s.tmp, temp, 0o600)

@@ -19,7 +19,7 @@ type manifest struct {
 	runs  []run
 }
 
-// small is a file that is kept whole.
+// small is a file that is stored as one piece.
 type small struct {
 	size int64
 	sum  digest
@@ -80,7 +80,7 @@ func (m *manifest) encode() ([]byte, ID, error) {
 		b = append(b, p[:]...)
 	}
 	b = binary.AppendUvarint(b, uint64(len(m.runs)))
-	next := make([]uint32, len(m.packs)+1) // of each pack the page after its last run
+	next := make([]uint32, len(m.packs)+1) // for each pack, the page after its last run
 	for _, r := range m.runs {
 		b = binary.AppendUvarint(b, uint64(r.pack))
 		b = binary.AppendUvarint(b, uint64(r.count))
@@ -97,7 +97,7 @@ func (m *manifest) encode() ([]byte, ID, error) {
 	return b, ID(digest(sha256.Sum256(b)).String()), nil
 }
 
-// decodeManifest reads a manifest strictly: each has only one encoding, and everything else is Corrupt, or
+// decodeManifest decodes a manifest strictly: each manifest has only one encoding, and everything else is Corrupt, or
 // Version for a later format.
 func decodeManifest(b []byte) (*manifest, error) {
 	r := reader{b: b}
@@ -126,8 +126,8 @@ func decodeManifest(b []byte) (*manifest, error) {
 	return m, nil
 }
 
-// readRuns reads the runs and checks that they are canonical: none continues the one before, and packs are in
-// the order of their use.
+// readRuns reads the runs and checks that they are canonical: no run continues the one before, and packs are in the
+// order of their first use.
 func (m *manifest) readRuns(r *reader) {
 	next := make([]uint32, len(m.packs)+1)
 	var used uint32

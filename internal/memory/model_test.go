@@ -13,16 +13,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// A store against a map: whatever images come, share, shift, go, and however often
-// it is opened again, what is checked out is what was added, and the disk holds no
-// more than Add said.
+// TestModel compares a store with a map: whichever images are added, share pages or are dropped, and however often
+// the store is reopened, a checked out image is what was added, and the disk holds no more than Add reported.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	top := inMemory(t)
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
 		if n++; looptest.Race && n%4 != 0 {
-			return // each takes many times as long
+			return // with the race detector, each takes many times as long
 		}
 		dir := fmt.Sprintf("%s/%d", top, n)
 		must(t, os.Mkdir(dir, 0o700))
@@ -63,7 +62,7 @@ func TestModel(t *testing.T) {
 		must(t, err)
 		for _, sub := range []string{packsDir, imagesDir, blobsDir, cacheDir, tmpDir} {
 			if left := h.ls(sub); len(left) > 0 {
-				t.Fatalf("%s has %q when all is dropped", sub, left)
+				t.Fatalf("%s has %q after all images are dropped", sub, left)
 			}
 		}
 	})
@@ -76,7 +75,7 @@ type model struct {
 	releases []func()
 }
 
-// pick is one of the stored images.
+// pick draws one of the stored images.
 func (m *model) pick(t *rapid.T) (ID, bool) {
 	ids := make([]ID, 0, len(m.stored))
 	for id := range m.stored {
@@ -89,7 +88,7 @@ func (m *model) pick(t *rapid.T) (ID, bool) {
 	return rapid.SampledFrom(ids).Draw(t, "id"), true
 }
 
-// pages are those of an earlier image, changed, or new ones.
+// pages returns the pages of an earlier image, changed, or new ones.
 func (m *model) pages(t *rapid.T) []uint32 {
 	var pages []uint32
 	if id, ok := m.pick(t); ok && rapid.IntRange(0, 3).Draw(t, "derived") > 0 {
@@ -132,7 +131,7 @@ func (m *model) add(t *rapid.T) {
 	m.stored[img.ID] = x
 	added := h.stored() - before
 	if diff := added - img.AddedBytes; diff < -8<<10 || diff > 8<<10 {
-		t.Fatalf("Add says %d bytes, the disk %d", img.AddedBytes, added)
+		t.Fatalf("Add reports %d bytes, and the disk %d", img.AddedBytes, added)
 	}
 	distinct := map[uint32]bool{}
 	zeros := 0
@@ -145,7 +144,7 @@ func (m *model) add(t *rapid.T) {
 	if img.ZeroPages != int64(zeros) || img.Pages != int64(len(x.pages)) {
 		t.Fatalf("%+v: wanted %d pages, %d of zeros", img, len(x.pages), zeros)
 	}
-	// Its own pack may have a few pages twice; small files and tables are the rest.
+	// Its own pack may have a few duplicate pages. Small files and tables account for the rest.
 	most := int64(len(distinct)+len(distinct)/(mostKnown-1)+1)*pageSize + int64(len(x.pages)*64) + 64<<10
 	if img.AddedBytes > most {
 		t.Fatalf("%d bytes were added for %d different pages of %d", img.AddedBytes, len(distinct), len(x.pages))
@@ -192,7 +191,7 @@ func (m *model) sweep(t *rapid.T) {
 	freed, err := m.h.s.Sweep(context.Background(), func(id ID) bool { return want[id] })
 	must(t, err)
 	if got := before - diskUse(t, m.h.file()); got-freed > 64<<10 || freed-got > 64<<10 {
-		t.Fatalf("Sweep says %d bytes, the disk %d", freed, got)
+		t.Fatalf("Sweep reports %d bytes, and the disk %d", freed, got)
 	}
 	for id := range m.stored {
 		_, err := m.h.s.Stat(id)

@@ -57,8 +57,8 @@ func (s *Store) header(id digest) (header, error) {
 	return decodeHeader(b)
 }
 
-// layOut plans how an image is stored. A page counts as stored only if it was hashed since the machine was
-// started: a damaged one would damage the new image as well. The caller holds writing.
+// layOut plans how an image is stored. It uses a stored page only if the page was hashed since the machine was
+// started, since a damaged page would damage the new image as well. The caller holds writing.
 func (s *Store) layOut(ctx context.Context, pages []digest) (layout, error) {
 	bad := map[digest]bool{}
 	for {
@@ -107,7 +107,7 @@ func (s *Store) sources(ctx context.Context, bad map[digest]bool) ([]source, err
 			return nil, err
 		}
 		if err != nil {
-			bad[id] = true // images that use it report it
+			bad[id] = true // images that use it report the damage
 			continue
 		}
 		digests = digests[:min(len(digests), room)]
@@ -141,7 +141,7 @@ func (s *Store) checkPack(ctx context.Context, id digest) error {
 			return wrongPage(id, uint32(i))
 		}
 	}
-	_ = s.setChecked(dir, pagesName) // else it is hashed again
+	_ = s.setChecked(dir, pagesName) // otherwise it is hashed again
 	return nil
 }
 
@@ -154,7 +154,7 @@ func wrongPage(id digest, page uint32) *fault.Error {
 // putPack makes the pack of the new pages of the image, if there are any, and adds the runs to the manifest.
 func (a *adding) putPack(ctx context.Context, l layout, u *undo.Stack) error {
 	a.m.packs, a.m.runs = l.packs, l.runs
-	a.need -= int64(len(a.digests)) * pageSize // it is there, or is not needed
+	a.need -= int64(len(a.digests)) * pageSize // the file exists, or is not needed
 	k := slices.Index(l.packs, digest{})
 	if k < 0 {
 		return nil
@@ -177,8 +177,7 @@ func (a *adding) putPack(ctx context.Context, l layout, u *undo.Stack) error {
 	return a.buildPack(ctx, l, b, u)
 }
 
-// buildPack makes the directory of the new pack, flushed, out of sight, and then
-// visible.
+// buildPack makes the directory of the new pack in tmp, flushed, and then makes it visible.
 func (a *adding) buildPack(ctx context.Context, l layout, index []byte, u *undo.Stack) error {
 	s := a.s
 	name := scratch("pack")
@@ -212,8 +211,8 @@ func (a *adding) buildPack(ctx context.Context, l layout, index []byte, u *undo.
 	return s.fs.Sync(s.packs)
 }
 
-// linkPages makes the file that gVisor wrote the pack, flushed. It is the cached
-// copy of the image as well.
+// linkPages makes the file that gVisor wrote the file of the pack, flushed. It is the cached copy of the image as
+// well.
 func (a *adding) linkPages(dir int) error {
 	if err := a.s.fs.Sync(a.pages); err != nil {
 		return err
@@ -221,7 +220,7 @@ func (a *adding) linkPages(dir int) error {
 	return a.s.fs.Link(a.in.fd, pagesName, dir, pagesName)
 }
 
-// writePages writes the pages that are new to a file of their own, flushed.
+// writePages writes the new pages to a new file, flushed.
 func (a *adding) writePages(ctx context.Context, dir int, fresh []uint32) error {
 	fd, err := a.s.fs.Create(dir, pagesName, 0o600)
 	if err != nil {
@@ -248,9 +247,9 @@ func (a *adding) writePages(ctx context.Context, dir int, fresh []uint32) error 
 	return a.s.fs.Sync(fd)
 }
 
-// punch frees the disk space of pages that are not in the set, if the file system can. A file that a process
-// has locked is left as it is until the next sweep: a kernel may have resumed from it, even if this store no
-// longer knows.
+// punch frees the disk space of pages that are not in the set, if the file system supports that. A file that a
+// process has locked is not changed until the next sweep: a kernel may have resumed from it, even if this store does
+// not know that any more.
 func (s *Store) punch(ctx context.Context, dir int, keep pageSet, pages uint32) error {
 	st, err := dirfd.Lstat(dir, pagesName)
 	if err != nil || onDisk(&st) <= int64(keep.count())*pageSize {

@@ -23,7 +23,7 @@ var (
 // isZero reports whether a page, or a part of one, is all zeros.
 func isZero(p []byte) bool { return bytes.Equal(p, zeroPage[:len(p)]) }
 
-// hashPage returns the digest of a page; that of zeros is zero.
+// hashPage returns the digest of a page; that of a page of zeros is zero.
 func hashPage(p []byte) digest {
 	if isZero(p) {
 		return digest{}
@@ -31,8 +31,8 @@ func hashPage(p []byte) digest {
 	return sha256.Sum256(p)
 }
 
-// spread calls fn(buffer, i) for each i below n, on so many workers. It returns when all calls have; after an
-// error, or when ctx is canceled, no further call starts.
+// spread calls fn(buffer, i) for each i below n, on that many workers, and waits for all calls. After an error, or
+// when ctx is canceled, it starts no further call.
 func spread(ctx context.Context, n, workers int, fn func(buf []byte, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64

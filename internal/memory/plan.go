@@ -1,29 +1,28 @@
 package memory
 
-// own is the pack of a place that the image itself brings.
+// own is the pack of a place in the new image itself.
 const own = 0
 
 // source is a pack whose pages an image may use.
 type source struct {
 	id      digest
 	digests []digest
-	live    pageSet // pages that are there: dead ones may have been punched out
+	live    pageSet // pages that can be used; others may have been punched out
 }
 
 // layout describes how an image is stored.
 type layout struct {
-	// identity: the file of the pages is the new pack as it is, so that restoring
-	// it needs no copy.
+	// identity says that the file of the pages becomes the new pack as it is, so that a restore needs no copy.
 	identity bool
-	packs    []digest // the packs that are used; the zero digest is the new one
+	packs    []digest // the packs that are used; the zero digest stands for the new one
 	runs     []run
-	fresh    []uint32 // unless identity: the image's pages that the new pack consists of, ascending
+	fresh    []uint32 // unless identity: the image's pages that make up the new pack, ascending
 }
 
-// An image of which at most this part of the pages is known is its own pack.
+// mostKnown limits which images become their own pack: those of which at most one page in mostKnown is known.
 const mostKnown = 16
 
-// plan decides how an image with these pages is stored beside the sources, the first of which are preferred.
+// plan decides how an image with these pages is stored beside the sources. Earlier sources are preferred.
 func plan(pages []digest, sources []source) layout {
 	n := len(pages)
 	for _, s := range sources {
@@ -62,7 +61,7 @@ func plan(pages []digest, sources []source) layout {
 	return l
 }
 
-// lay makes runs of places, and numbers the packs in the order of their use.
+// lay makes runs from places, and numbers the packs in the order of their first use.
 func (l *layout) lay(pages []digest, at []place, sources []source) {
 	number := make([]uint32, len(sources)+1)
 	var m manifest

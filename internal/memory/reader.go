@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// reader decodes values from the front of b. After the first that is missing or too large it is bad, and
+// reader decodes values from the front of b. After the first value that is missing or too large it is bad, and
 // returns zeros.
 type reader struct {
 	b   []byte

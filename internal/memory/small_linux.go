@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
-// putSmall stores a small file, flushed, and returns the disk space that it used. One that was stored before
-// is written again: this repairs a damaged one, and the rename leaves one or the other.
+// putSmall stores a small file, flushed, and returns the disk space that it used. A file that is stored already is
+// written again, which repairs a damaged one; the rename leaves either the old or the new one.
 func (s *Store) putSmall(b []byte) (f small, added int64, isNew bool, err error) {
 	f = small{size: int64(len(b)), sum: sha256.Sum256(b)}
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
@@ -34,7 +34,7 @@ func (s *Store) putSmall(b []byte) (f small, added int64, isNew bool, err error)
 
 // small reads a small file and checks that it is what was stored.
 func (s *Store) small(f small) ([]byte, error) {
-	// What cannot be compressed becomes a little larger.
+	// Incompressible data becomes a little larger.
 	b, err := readAt(s.blobs, f.sum.String(), f.size+f.size/64+1024)
 	if err == nil {
 		b, err = unpack(b, f.size)
@@ -48,7 +48,7 @@ func (s *Store) small(f small) ([]byte, error) {
 	return nil, corrupt("%s/%s does not match its digest", blobsDir, f.sum).Because(err)
 }
 
-// unpack returns the size bytes that b was made of; more is never unpacked.
+// unpack returns the size bytes that b was made from. It never unpacks more.
 func unpack(b []byte, size int64) ([]byte, error) {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(max(size, 1<<20))))
 	if err != nil {

@@ -20,31 +20,30 @@ import (
 type Options struct {
 	// FS is the file system that the store writes through; nil: the real one.
 	FS vfs.FS
-	// CacheBytes bounds the disk space of assembled images that are not held; 0: 2 GiB. An image that is
-	// checked out stays.
+	// CacheBytes bounds the disk space of assembled images that are not held; 0: 2 GiB. An image that is checked out is
+	// not dropped.
 	CacheBytes int64
-	// LookupPages bounds how many stored pages, of the newest packs, a new image
-	// is compared with, and so the memory for it; 0: 2^21, which is 8 GiB of pages
-	// and up to 170 MB of memory while Add runs.
+	// LookupPages bounds how many stored pages, of the newest packs, a new image is compared with, and so the memory
+	// that this takes; 0: 2^21, which is 8 GiB of pages and up to 170 MB of memory while Add runs.
 	LookupPages int
 
-	boot string // which start of the machine this is, for tests; "" asks the kernel
+	boot string // identifies the boot, for tests; "" asks the kernel
 }
 
-// Store is a directory of memory images. Its methods are safe for concurrent use.
-// Add, Sweep wait for each other; Checkout, Stat and List for neither.
+// Store is a directory of memory images. Its methods are safe for concurrent use. Add and Sweep wait for each other;
+// Checkout, Stat and List wait for neither.
 type Store struct {
 	fs      vfs.FS
 	dir     string
 	options Options
-	boot    string // which start of the machine this is
+	boot    string // identifies the boot
 
 	top, tmp, packs, images, blobs, inits, cache int // open directories
 
-	// writing is held by Add and Sweep, and guards live. An entry's busy is taken
-	// after it, and mu last. No file is touched under mu.
+	// writing is held by Add and Sweep, and guards live. An entry's busy lock is taken after it, and mu last. No file
+	// is accessed under mu.
 	writing lock
-	live    map[digest]*pack // packs that are there, and which pages of them are used
+	live    map[digest]*pack // the existing packs, and which of their pages are used
 
 	mu      sync.Mutex
 	entries map[ID]*entry // guarded by mu
@@ -61,15 +60,15 @@ type pack struct {
 // entry is an image that exists.
 type entry struct {
 	image Image
-	err   error // why it cannot be used, or nil
+	err   error // why it cannot be used; nil if it can
 
 	busy  lock   // held while its files in the cache are made, checked or dropped
 	held  int    // guarded by Store.mu: check-outs that were not released
 	used  uint64 // guarded by Store.mu: when it was last checked out; larger is later
-	bytes int64  // guarded by Store.mu: disk space of what is only in the cache
+	bytes int64  // guarded by Store.mu: disk space of files that are only in the cache
 }
 
-// subdirectories of a store.
+// Subdirectories of a store.
 const (
 	tmpDir    = "tmp"
 	packsDir  = "packs"
@@ -79,9 +78,9 @@ const (
 	cacheDir  = "cache"
 )
 
-// Open opens the store at dir and creates it if it is missing. It removes what a killed process left half
-// made. Only one process may have a store open. A damaged image does not prevent the use of the others. The
-// caller calls Close.
+// Open opens the store at dir and creates it if it is missing. It removes incomplete data that a killed process left.
+// Only one process may have a store open. A damaged image does not prevent the use of the others. The caller calls
+// Close.
 func Open(ctx context.Context, dir string, o Options) (_ *Store, err error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -135,8 +134,8 @@ func (s *Store) openDirs() (err error) {
 	return s.fs.Sync(s.top)
 }
 
-// Close releases the store's descriptors. No method may run then or later, but releases may be called; what
-// was checked out stays until the store is opened again.
+// Close releases the store's descriptors. No method may run then or later, but releases may be called; images that
+// are checked out stay until the store is opened again.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -187,7 +186,7 @@ func corrupt(format string, args ...any) *fault.Error {
 			"separately: coppice rewind NAME REF --files-only")
 }
 
-// bootID identifies this start of the machine. If it cannot be determined, it is different each time.
+// bootID identifies the current boot of the machine. If it cannot be determined, it is different each time.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if id := strings.TrimSpace(string(b)); err == nil && id != "" && len(id) < 64 && !strings.ContainsAny(id, " \n") {
@@ -196,7 +195,7 @@ func bootID() string {
 	return scratch("boot")
 }
 
-// write makes a file of b, and flushes it when flush is set.
+// write creates a file with content b, and flushes it if flush is set.
 func (s *Store) write(dir int, name string, b []byte, flush bool) (err error) {
 	fd, err := s.fs.Create(dir, name, 0o600)
 	if err != nil {
@@ -217,7 +216,7 @@ func (s *Store) write(dir int, name string, b []byte, flush bool) (err error) {
 	return s.fs.Sync(fd)
 }
 
-// writeSparse writes b to a new file and leaves holes where it is zero.
+// writeSparse writes b to a new file and leaves holes in place of zeros.
 func (s *Store) writeSparse(fd int, b []byte) error {
 	for off := 0; off < len(b); {
 		end := off

@@ -17,8 +17,7 @@ import (
 
 const mib = 1 << 20
 
-// TestAdd_FirstImageIsItsPack checks that the first image is stored as its own pack, and is
-// not copied at any time.
+// TestAdd_FirstImageIsItsPack checks that the first image is stored as its own pack, and is never copied.
 func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -58,8 +57,8 @@ func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	}
 }
 
-// TestPages_OfRemovedImageStayReadable checks that pages that a reader has open stay as they
-// are when their image is removed and nothing else holds it.
+// TestPages_OfRemovedImageStayReadable checks that pages that a reader has open do not change when their image is
+// removed and nothing else holds it.
 func TestPages_OfRemovedImageStayReadable(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -86,16 +85,15 @@ func TestPages_OfRemovedImageStayReadable(t *testing.T) {
 	_, err = f.ReadAt(after, 0)
 	must(t, err)
 	if !bytes.Equal(before, after) {
-		t.Error("pages that are read were given back")
+		t.Error("pages that are being read were freed")
 	}
 	f.Close()
 	if now := sweep(); now > held-1500*pageSize {
-		t.Errorf("%d bytes are stored when nobody reads, %d before", now, held)
+		t.Errorf("%d bytes are stored without a reader, %d before", now, held)
 	}
 }
 
-// TestAdd_DeduplicatesPages checks that a second image with few differences adds little,
-// wherever its pages are.
+// TestAdd_DeduplicatesPages checks that a second image with few differences adds little, wherever its pages are.
 func TestAdd_DeduplicatesPages(t *testing.T) {
 	t.Parallel()
 	const n = 25600 // 100 MiB
@@ -136,7 +134,7 @@ func reversed(s []uint32) []uint32 {
 	return s
 }
 
-// TestAdd_SameImageHasSameID checks that adding the same pages with the same facts again gives the same ID.
+// TestAdd_SameImageHasSameID checks that adding the same pages with the same facts again returns the same ID.
 func TestAdd_SameImageHasSameID(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -155,8 +153,8 @@ func TestAdd_SameImageHasSameID(t *testing.T) {
 	h.check("with other facts", c.ID, x)
 }
 
-// TestAdd_DeduplicatesPagesWithinImage checks that an image of many equal pages is stored
-// without the duplicates, and not as its own pack.
+// TestAdd_DeduplicatesPagesWithinImage checks that an image of many equal pages is stored without the duplicates, and
+// not as its own pack.
 func TestAdd_DeduplicatesPagesWithinImage(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -191,8 +189,8 @@ func TestEmptyAndZeroImages(t *testing.T) {
 	}
 }
 
-// TestAdd_RefusesInvalidImages checks that Add does not keep what it refuses, and leaves in
-// place what it cannot move.
+// TestAdd_RefusesInvalidImages checks that Add does not keep an image that it refuses, and does not remove one that
+// it cannot move.
 func TestAdd_RefusesInvalidImages(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{})
@@ -219,10 +217,10 @@ func TestAdd_RefusesInvalidImages(t *testing.T) {
 		}
 	}
 	if _, err := h.s.Add(t.Context(), filepath.Join(h.dir, "none"), nil, nil); !fault.Is(err, fault.NotFound) {
-		t.Errorf("a directory that is not there: %v", err)
+		t.Errorf("a missing directory: %v", err)
 	}
 	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": "\xff"}, nil); !fault.Is(err, fault.Invalid) {
-		t.Errorf("facts that are no text: %v", err)
+		t.Errorf("facts that are not text: %v", err)
 	}
 	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": strings.Repeat("x", maxFacts)},
 		nil); !fault.Is(err, fault.Invalid) {
@@ -247,7 +245,7 @@ func relink(dir, name, to string) error {
 	return os.Symlink(to, filepath.Join(dir, name))
 }
 
-// TestAdd_RefusesOtherFileSystem also checks that the refused directory stays.
+// TestAdd_RefusesOtherFileSystem also checks that the refused directory is not removed.
 func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -268,8 +266,8 @@ func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 	}
 }
 
-// TestAdd_CopiesWritableFiles covers a process that wrote an image and can still write to its
-// files: it cannot change what is stored.
+// TestAdd_CopiesWritableFiles covers a process that wrote an image and can still write to its files: it cannot change
+// what is stored.
 func TestAdd_CopiesWritableFiles(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
@@ -311,8 +309,8 @@ func TestAdd_CopiesWritableFiles(t *testing.T) {
 	}
 }
 
-// TestCache_IsBounded checks that the cache stays within its limit, keeps the images that were
-// used last, and all that are held.
+// TestCache_IsBounded checks that the cache stays within its limit, and keeps the images that were used last and all
+// that are held.
 func TestCache_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, inMemory(t), Options{CacheBytes: 6 * mib})
@@ -324,7 +322,7 @@ func TestCache_IsBounded(t *testing.T) {
 		x := image(append([]uint32{uint32(90000 + i)}, base...))
 		shapes, ids = append(shapes, x), append(ids, h.add(x).ID)
 	}
-	if n := diskUse(t, h.file(cacheDir)); n > 7*mib+2*mib { // the first is a pack's
+	if n := diskUse(t, h.file(cacheDir)); n > 7*mib+2*mib { // the first image is also a pack
 		t.Errorf("%d bytes are cached", n)
 	}
 	var dirs []string
@@ -344,10 +342,10 @@ func TestCache_IsBounded(t *testing.T) {
 		t.Errorf("%d bytes are cached", n)
 	}
 	if _, err := os.Stat(dirs[5]); err != nil {
-		t.Error("what was used last went first")
+		t.Error("the image used last was dropped first")
 	}
 	if _, err := os.Stat(dirs[1]); err == nil {
-		t.Error("what was used first stayed")
+		t.Error("the image used first was not dropped")
 	}
 	for i := range ids {
 		h.check("assembled again", ids[i], shapes[i])

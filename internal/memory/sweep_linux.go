@@ -11,13 +11,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Sweep removes the images for which keep returns false and that are not held, and frees what only they used:
-// packs, pages of packs that others use, small files, inits. It returns how many bytes of disk space that
-// freed. keep is called for each image, from this goroutine; between Add and the record that makes keep
-// return true for the image the caller must not call Sweep.
+// Sweep removes the images for which keep returns false and that are not held, and frees what only they used: packs,
+// pages of packs that others use, small files, inits. It returns how many bytes of disk space that freed. keep is
+// called for each image, from this goroutine. The caller must not call Sweep between Add and the record that makes
+// keep return true for the image.
 //
-// As long as an image that is kept is damaged, it is unknown what it uses: only images are removed, and the
-// error is Corrupt.
+// While a kept image is damaged, it is unknown what it uses. Then only images are removed, and the error is Corrupt.
 func (s *Store) Sweep(ctx context.Context, keep func(id ID) bool) (freed int64, err error) {
 	if err := s.writing.take(ctx); err != nil {
 		return 0, fault.Wrap(err, "sweep the memory store")
@@ -33,7 +32,7 @@ func (s *Store) Sweep(ctx context.Context, keep func(id ID) bool) (freed int64, 
 			return freed, fault.Wrap(err, "remove memory image %s", id)
 		}
 	}
-	// What is dropped stays dropped after a power loss, before its pages go.
+	// Dropped images must stay dropped after a power loss before their pages are removed.
 	if err := s.fs.Sync(s.images); err != nil {
 		return freed, fault.Wrap(err, "sweep the memory store")
 	}
@@ -60,7 +59,7 @@ func (s *Store) drop(ctx context.Context, id ID) (freed int64, err error) {
 		s.mu.Unlock()
 		return 0, nil
 	}
-	delete(s.entries, id) // it cannot be found from here on
+	delete(s.entries, id) // from here on, the image cannot be found
 	s.mu.Unlock()
 	putBack := func() {
 		s.mu.Lock()
@@ -85,7 +84,7 @@ func (s *Store) drop(ctx context.Context, id ID) (freed int64, err error) {
 	return cached + own, nil
 }
 
-// load finds what is stored, and removes what is incomplete.
+// load finds the stored images, and removes incomplete data.
 func (s *Store) load(ctx context.Context) error {
 	left, err := dirfd.Names(s.tmp)
 	if err != nil {
@@ -102,7 +101,7 @@ func (s *Store) load(ctx context.Context) error {
 	return s.loadCache()
 }
 
-// loadCache finds what is cached of existing images, and removes the rest.
+// loadCache finds the cached files of existing images, and removes the rest.
 func (s *Store) loadCache() error {
 	cached, err := dirfd.Names(s.cache)
 	if err != nil {
@@ -129,13 +128,13 @@ func (s *Store) loadCache() error {
 
 // uses is what images use.
 type uses struct {
-	packs map[digest]*pack // nil: its index cannot be read
+	packs map[digest]*pack // nil: the index cannot be read
 	blobs map[digest]bool
 	inits map[digest]bool
-	err   error // an image of which it is unknown what it uses
+	err   error // of an image whose uses are unknown
 }
 
-// collect reads what the images use, and removes the rest. The caller holds writing.
+// collect finds what the images use, and removes the rest. The caller holds writing.
 func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	u, err := s.used(ctx)
 	if err != nil {
@@ -181,8 +180,8 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// dropAll removes unused entries of a directory. A pack is first renamed, so that it is never found without
-// one of its files.
+// dropAll removes unused entries of a directory. A pack is first renamed, so that it is never found without one of
+// its files.
 func (s *Store) dropAll(ctx context.Context, dir int, unused func(name string) bool) (freed int64, err error) {
 	all, err := dirfd.Names(dir)
 	if err != nil {
@@ -217,7 +216,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 	defer unix.Close(dir)
 	before, err := dirfd.Lstat(dir, pagesName)
 	if errors.Is(err, unix.ENOENT) || onDisk(&before) <= int64(p.live.count())*pageSize {
-		return 0, nil // an image that uses it reports that it is lost
+		return 0, nil // images that use it report the loss
 	}
 	err = s.keepChecked(dir, pagesName, func() error { return s.punch(ctx, dir, p.live, p.head.pages) })
 	if err != nil {
@@ -227,7 +226,7 @@ func (s *Store) trim(ctx context.Context, id digest, p *pack) (freed int64, err 
 	return onDisk(&before) - onDisk(&after), err
 }
 
-// used reads all manifests, adds entries of unknown images, and returns what they use.
+// used reads all manifests, adds entries for unknown images, and returns what the images use.
 func (s *Store) used(ctx context.Context) (uses, error) {
 	u := uses{packs: map[digest]*pack{}, blobs: map[digest]bool{}, inits: map[digest]bool{}}
 	all, err := dirfd.Names(s.images)
@@ -239,7 +238,7 @@ func (s *Store) used(ctx context.Context) (uses, error) {
 			return u, err
 		}
 		if _, ok := parseID(name); !ok {
-			continue // not ours
+			continue // not a file of the store
 		}
 		m, err := s.manifest(ID(name))
 		if err == nil {
@@ -256,7 +255,7 @@ func (s *Store) used(ctx context.Context) (uses, error) {
 	return u, nil
 }
 
-// know adds an entry of an image, unless it has one, with the error that it has.
+// know adds an entry for an image, with its error, unless it has one.
 func (s *Store) know(id ID, m *manifest, wrong error) {
 	img := Image{ID: id}
 	if wrong == nil {

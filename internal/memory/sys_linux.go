@@ -24,7 +24,7 @@ func again[T any](fn func() (T, error)) (T, error) {
 	}
 }
 
-// readAt reads a whole file of at most most bytes beneath dir.
+// readAt reads a whole file beneath dir, which must have at most most bytes.
 func readAt(dir int, name string, most int64) ([]byte, error) {
 	fd, st, err := dirfd.OpenRegular(dir, name)
 	if err != nil {
@@ -38,7 +38,7 @@ func readAt(dir int, name string, most int64) ([]byte, error) {
 	return b, readFull(fd, b, 0)
 }
 
-// readFull fills p from offset off on.
+// readFull fills p, starting at offset off.
 func readFull(fd int, p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := again(func() (int, error) { return unix.Pread(fd, p, off) })
@@ -56,7 +56,7 @@ func readFull(fd int, p []byte, off int64) error {
 // onDisk returns the disk space of a file, in bytes.
 func onDisk(st *unix.Stat_t) int64 { return st.Blocks * 512 }
 
-// remove deletes dir/name and its content. A missing one is not an error.
+// remove deletes dir/name and its content. A missing file is not an error.
 func remove(fs vfs.FS, dir int, name string) error {
 	st, err := dirfd.Lstat(dir, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -85,14 +85,14 @@ func remove(fs vfs.FS, dir int, name string) error {
 	return fs.Rmdir(dir, name)
 }
 
-// scratch is a name that nothing in tmp has.
+// scratch returns a name that no entry of tmp has.
 func scratch(what string) string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: the program exits instead
 	return what + "-" + hex.EncodeToString(b[:])
 }
 
-// lock is a mutex for which one can stop waiting.
+// lock is a mutex with a cancelable wait.
 type lock chan struct{}
 
 func newLock() lock { return make(lock, 1) }
@@ -124,7 +124,7 @@ func (l lock) try() bool {
 
 func (l lock) free() { <-l }
 
-// transient reports whether err is due to the reader, and says nothing about the data.
+// transient reports whether err is due to the reader, and not to the data.
 func transient(err error) bool {
 	for _, one := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, context.Canceled,
 		context.DeadlineExceeded} {
@@ -135,8 +135,8 @@ func transient(err error) bool {
 	return false
 }
 
-// usage returns the disk space of a directory and the files in it, without files that have names elsewhere
-// unless all is set.
+// usage returns the disk space of a directory and the files in it. Files that have names elsewhere count only if all
+// is set.
 func usage(dir int, name string, all bool) int64 {
 	st, err := dirfd.Lstat(dir, name)
 	if err != nil {

@@ -4,22 +4,22 @@ import "hash/maphash"
 
 // place is the location of a page.
 type place struct {
-	pack uint32 // as in a run: 1 + index of the pack; own stands for the pack that is being planned
+	pack uint32 // as in a run: 1 + index of the pack; own for the pack that is being planned
 	page uint32
 }
 
-// table finds pages by digest. Its memory is bounded by the number of pages that
-// it is made for: about 45 bytes a page.
+// table finds pages by digest. Its memory is bounded by the number of pages that it is made for: about 45 bytes a
+// page.
 type table struct {
-	// The sandbox chooses what is in its memory, and with it the digests: a secret seed prevents it from
-	// choosing digests that collide.
+	// The sandbox chooses the content of its memory, and so the digests. A secret seed prevents it from choosing
+	// digests that collide.
 	seed    maphash.Seed
 	slots   []uint32 // 0: empty; else 1 + index in digests
 	digests []digest
 	places  []place
 }
 
-// newTable makes one for up to n pages.
+// newTable makes a table for up to n pages.
 func newTable(n int) *table {
 	size := 16
 	for size < 2*n {
@@ -29,7 +29,7 @@ func newTable(n int) *table {
 		places: make([]place, 0, n)}
 }
 
-// put returns the place of a page, which is at from now on if none was known, and whether one was.
+// put returns the place of a page, and whether it was known. If not, at becomes its place.
 func (t *table) put(d digest, at place) (place, bool) {
 	mask := uint64(len(t.slots) - 1)
 	for i := maphash.Bytes(t.seed, d[:]) & mask; ; i = (i + 1) & mask {

@@ -21,7 +21,7 @@ type tb interface {
 	Logf(format string, args ...any)
 }
 
-// shape is an image as tests think of it: a seed for each page, 0 is zeros.
+// shape describes an image in tests: a seed for each page; 0 is zeros.
 type shape struct {
 	pages        []uint32
 	kernel, meta []byte
@@ -85,7 +85,7 @@ func (x shape) same(t tb, what, dir string) {
 	}
 }
 
-// seeds are n different ones from first on.
+// seeds returns n consecutive seeds, starting at first.
 func seeds(first, n int) []uint32 {
 	out := make([]uint32, n)
 	for i := range out {
@@ -94,20 +94,20 @@ func seeds(first, n int) []uint32 {
 	return out
 }
 
-// image is a shape of these pages with small files that are its own.
+// image returns a shape with these pages, and with small files that are derived from them.
 func image(pages []uint32) shape {
 	return shape{pages, fmt.Appendf(nil, "kernel of %d %v", len(pages), pages[:min(3, len(pages))]),
 		bytes.Repeat([]byte("meta"), len(pages)+1)}
 }
 
-// home is a directory with a store in it, which one can open again.
+// home is a directory with a store, which can be closed and opened again.
 type home struct {
 	t   tb
 	dir string
 	o   Options
 	s   *Store
 	n   int
-	// unsynced, if set, is called with each directory that gVisor wrote, and did not sync.
+	// unsynced, if set, is called with each directory that was written as by gVisor, without a sync.
 	unsynced func(dir string)
 }
 
@@ -127,12 +127,12 @@ func (h *home) open() {
 
 func (h *home) close() { must(h.t, h.s.Close()) }
 
-// file is a file of the store.
+// file returns the path of a file of the store.
 func (h *home) file(path ...string) string {
 	return filepath.Join(append([]string{h.dir, "memory"}, path...)...)
 }
 
-// put writes an image where gVisor would.
+// put writes an image as gVisor would.
 func (h *home) put(x shape) string {
 	h.t.Helper()
 	h.n++
@@ -150,12 +150,12 @@ func (h *home) add(x shape) Image {
 	return img
 }
 
-// text is what is in one of the programs that images have as init.
+// text returns the content of one of the programs that images have as init.
 func (h *home) text(which int) []byte {
 	return bytes.Repeat(fmt.Appendf(nil, "program %d\n", which), 3<<17)
 }
 
-// program is one of them, as it is installed: the same file each time.
+// program opens one of these programs, as it is installed: the same file each time.
 func (h *home) program(which int) *os.File {
 	h.t.Helper()
 	name := filepath.Join(h.dir, fmt.Sprintf("coppice%d", which))
@@ -167,7 +167,7 @@ func (h *home) program(which int) *os.File {
 	return f
 }
 
-// checkInit fails unless the init of an image is one of the programs.
+// checkInit fails unless the init of an image is the given program.
 func (h *home) checkInit(what string, id ID, which int) {
 	h.t.Helper()
 	at, err := h.s.Init(context.Background(), id)
@@ -176,7 +176,7 @@ func (h *home) checkInit(what string, id ID, which int) {
 	}
 	got, err := os.ReadFile(at)
 	if err != nil || !bytes.Equal(got, h.text(which)) {
-		h.t.Fatalf("%s: %s has %d bytes, and not program %d (%v)", what, at, len(got), which, err)
+		h.t.Fatalf("%s: %s has %d bytes, and is not program %d (%v)", what, at, len(got), which, err)
 	}
 	if st, err := os.Stat(at); err != nil || st.Mode() != initMode {
 		h.t.Fatalf("%s: %v %v", what, st.Mode(), err)
@@ -195,16 +195,16 @@ func (h *home) check(what string, id ID, x shape) {
 	release()
 }
 
-// cold makes the next check-out assemble the image.
+// cold removes the cached copy, so that the next checkout assembles the image.
 func (h *home) cold(id ID) {
 	h.t.Helper()
 	must(h.t, h.s.uncache(id))
 }
 
-// forget makes the store hash everything again, as after the machine was started anew.
+// forget makes the store hash everything again, as after a reboot.
 func (h *home) forget() { h.s.boot = scratch("boot") }
 
-// stored is what the disk gives for all images, without the cache.
+// stored returns the disk space of all images, without the cache.
 func (h *home) stored() (n int64) {
 	h.t.Helper()
 	for _, sub := range []string{packsDir, imagesDir, blobsDir, initsDir, tmpDir} {
@@ -213,7 +213,7 @@ func (h *home) stored() (n int64) {
 	return n
 }
 
-// diskUse is what the disk gives for what is below a directory.
+// diskUse returns the disk space of everything below a directory.
 func diskUse(t tb, dir string) (n int64) {
 	t.Helper()
 	seen := map[uint64]bool{} // a file with two names counts once
@@ -251,8 +251,8 @@ func must(t tb, err error) {
 	}
 }
 
-// inMemory is a directory where flushing takes no time, if there is one: where
-// failures are injected, the medium is not what is tested.
+// inMemory returns a directory where flushing takes no time, if there is one. Tests that inject failures do not test
+// the disk.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "coppice-memory-")

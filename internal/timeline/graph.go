@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// Row is one line of the drawn history: the lanes, and the snapshot that the "*"
-// among them stands for. ID is "" in a line that only joins or moves lanes.
+// Row is one line of the drawn history: the lanes, and the snapshot that the "*" in it stands for. ID is "" in a line
+// that only joins or moves lanes.
 type Row struct {
 	Graph string
 	ID    SnapshotID
 }
 
-// Graph draws the history as git log --graph does, newest snapshot first, with "*", "|" and "/". Lines have
-// no trailing space. They have at most most bytes in total, and the work is bounded accordingly; more reports
-// that older snapshots are left out.
+// Graph draws the history as git log --graph does, newest snapshot first, with "*", "|" and "/". Lines have no
+// trailing space. They have at most most bytes in total, and the work is bounded accordingly; more reports that older
+// snapshots are omitted.
 func (h *History) Graph(most int) (rows []Row, more bool) {
 	d := drawing{left: most}
 	h.draw(&d)
 	return d.rows, d.full
 }
 
-// drawing is rows that have a bounded size.
+// drawing is a list of rows of bounded size.
 type drawing struct {
 	rows []Row
 	left int
@@ -39,7 +39,7 @@ func (d *drawing) add(line string, id SnapshotID) bool {
 }
 
 func (h *History) draw(d *drawing) {
-	// A branch that left its parent before the newest snapshot was made:
+	// Example: a branch that left its parent before the newest snapshot was made.
 	//
 	//	| *
 	//	* |
@@ -60,7 +60,7 @@ func (h *History) draw(d *drawing) {
 		parent := h.Snapshots[id].Parent
 		if _, ok := h.Snapshots[parent]; !ok {
 			lanes = slices.Delete(lanes, at, at+1)
-			// Or the next root would seem to be the parent.
+			// Otherwise the next root would look like the parent.
 			if i+1 < len(order) && !d.add(moveLine(at, at+1, len(lanes)+1), "") {
 				return
 			}
@@ -71,7 +71,7 @@ func (h *History) draw(d *drawing) {
 		if other == at {
 			other = at + 1 + slices.Index(lanes[at+1:], parent)
 		}
-		if other == at { // no second lane leads there
+		if other == at { // no other lane leads to the parent
 			continue
 		}
 		left, right := min(at, other), max(at, other)
@@ -92,7 +92,7 @@ func nodeLine(n, at int) string {
 	return trim(line)
 }
 
-// moveLine draws n lanes; the lanes from first on move one to the left, those below still do not move.
+// moveLine draws n lanes. The lanes from first on move one column to the left; those below still do not move.
 func moveLine(still, first, n int) string {
 	line := blank(n)
 	for i := range still {
@@ -104,8 +104,8 @@ func moveLine(still, first, n int) string {
 	return trim(line)
 }
 
-// join draws lane right joining lane left, behind the lanes between, and the lanes beyond right closing up,
-// out of n. It reports whether the rows fit.
+// join draws how lane right joins lane left, behind the lanes in between, and how the lanes beyond right move to the
+// left, out of n. It reports whether the rows fit.
 func (d *drawing) join(left, right, n int) bool {
 	fits := d.add(moveLine(right, right, n), "")
 	for to := right - 2; fits && to >= left; to-- {

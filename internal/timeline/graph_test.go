@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// tree makes a history of "child<parent" words, each a minute after the one
-// before; the last one is HEAD. Names are one letter.
+// tree makes a history from "child<parent" words, each one minute after the one before; the last one is HEAD. Names
+// are one letter.
 func tree(words ...string) *History {
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Tags: map[string]SnapshotID{}}
 	for i, w := range words {
@@ -101,7 +101,7 @@ func TestGraph(t *testing.T) {
 			var got strings.Builder
 			rows, more := c.h.Graph(math.MaxInt)
 			if more {
-				t.Error("rows are left out")
+				t.Error("rows are omitted")
 			}
 			for _, r := range rows {
 				line := "\n\t\t\t" + r.Graph
@@ -117,8 +117,7 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestGraph_MatchesParents reads the drawing: following the lanes down from every snapshot
-// must lead to its parent.
+// TestGraph_MatchesParents reads the drawing: the lane down from every snapshot must lead to its parent.
 func TestGraph_MatchesParents(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -143,8 +142,8 @@ func TestGraph_MatchesParents(t *testing.T) {
 			reached := SnapshotID("")
 		down:
 			for y2, slant := y+1, false; y2 < len(rows); y2++ {
-				// A lane goes straight down to the column below, or, by a slash,
-				// one column to the left; a slash goes on as a slash or as a lane.
+				// A lane goes straight down to the column below or, with a slash, one column to the left; a slash
+				// continues as a slash or as a lane.
 				switch {
 				case slant && at(y2, x-1) == '/' && at(y2, x) == '|':
 					x -= 2 // behind the lane in this column
@@ -183,7 +182,7 @@ func TestNewestFirst_IsTopologicalAndByTime(t *testing.T) {
 			place[id] = i
 		}
 		if len(place) != len(h.Snapshots) {
-			t.Fatalf("%d of %d", len(place), len(h.Snapshots))
+			t.Fatalf("%d of %d snapshots are listed", len(place), len(h.Snapshots))
 		}
 		monotonic := true
 		for id, s := range h.Snapshots {
@@ -197,12 +196,12 @@ func TestNewestFirst_IsTopologicalAndByTime(t *testing.T) {
 		if monotonic &&
 			!slices.IsSortedFunc(order,
 				func(a, b SnapshotID) int { return h.Snapshots[b].Created.Compare(h.Snapshots[a].Created) }) {
-			t.Fatal("clocks were right, yet the order is not by time")
+			t.Fatal("the clocks are right, but the order is not by time")
 		}
 	})
 }
 
-// drawHistory makes a random forest. Times mostly, not always, follow the tree.
+// drawHistory makes a random forest. Times mostly, but not always, follow the tree.
 func drawHistory(t *rapid.T, most int) *History {
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Tags: map[string]SnapshotID{}, Sandbox: "0000000000aa"}
 	n := rapid.IntRange(1, most).Draw(t, "n")
@@ -233,12 +232,12 @@ func TestDamagedHistory_Terminates(t *testing.T) {
 	}
 	Retain(h, DefaultRetention(), epoch, nil)
 	if _, err := h.Resolve("HEAD~7", epoch); err == nil {
-		t.Error("an ancestor in a circle was found")
+		t.Error("an ancestor in a cycle was found")
 	}
 }
 
-// crossed is a history whose drawing takes the cube of n: n branches leave one snapshot, and
-// each of them has two more, made in the opposite order.
+// crossed returns a history whose drawing takes the cube of n: n branches leave one snapshot, and each of them has
+// two more, made in the opposite order.
 func crossed(n int) *History {
 	words := []string{"r"}
 	for i := range n {
@@ -270,7 +269,7 @@ func TestGraph_StopsAtLimit(t *testing.T) {
 	}
 }
 
-// What fits is drawn as without a limit.
+// TestGraph_DrawsTheNewestSnapshotsWithinItsLimit checks that the rows that fit are those of an unlimited drawing.
 func TestGraph_DrawsTheNewestSnapshotsWithinItsLimit(t *testing.T) {
 	h := crossed(6)
 	all, _ := h.Graph(math.MaxInt)

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// History is the tree of snapshots that a sandbox can be brought to: all that it made, and their ancestors,
-// which other sandboxes may have made. Methods only read; they terminate on any input, also with cycles or
-// missing parents, which only a damaged database has.
+// History is the tree of snapshots that a sandbox can be rewound to: all that it made, and their ancestors, which
+// other sandboxes may have made. Methods only read. They terminate on any input, also with cycles or missing parents,
+// which only a damaged database has.
 type History struct {
 	Snapshots map[SnapshotID]Snapshot
 	Head      SnapshotID
 	Tags      map[string]SnapshotID
-	Sandbox   SandboxID // the sandbox; "" counts every snapshot as its own
-	Moves     []Move    // by time; what @{5m} needs besides the snapshots
+	Sandbox   SandboxID // "" counts every snapshot as the sandbox's own
+	Moves     []Move    // sorted by time; @{5m} needs them in addition to the snapshots
 }
 
-// Move records that HEAD went to a snapshot that was there already. (HEAD also
-// goes to every new snapshot of the sandbox; that is not a Move.)
+// Move records that HEAD went to an existing snapshot. (HEAD also goes to every new snapshot of the sandbox; that is
+// not a Move.)
 type Move struct {
 	At time.Time
 	To SnapshotID
 }
 
-// Ancestors lists id's ancestors, nearest first, without id itself. It stops at a parent that is not in the
+// Ancestors lists the ancestors of id, nearest first, without id itself. It stops at a parent that is not in the
 // history.
 func (h *History) Ancestors(id SnapshotID) []SnapshotID {
 	var out []SnapshotID
@@ -38,8 +38,8 @@ func (h *History) Ancestors(id SnapshotID) []SnapshotID {
 	return out
 }
 
-// Began returns the snapshot that a sandbox at id started from: the nearest import. For a fork it is that of
-// its parent. Without an import it is the oldest ancestor.
+// Began returns the snapshot that a sandbox at id started from: the nearest import. For a fork it is that of its
+// parent. Without an import it is the oldest ancestor.
 func (h *History) Began(id SnapshotID) SnapshotID {
 	line := append([]SnapshotID{id}, h.Ancestors(id)...)
 	i := slices.IndexFunc(line, func(id SnapshotID) bool { return h.Snapshots[id].Cause == CauseImport })
@@ -49,7 +49,7 @@ func (h *History) Began(id SnapshotID) SnapshotID {
 	return line[i]
 }
 
-// Depth is the number of id's ancestors.
+// Depth returns the number of ancestors of id.
 func (h *History) Depth(id SnapshotID) int { return len(h.Ancestors(id)) }
 
 // Children lists the snapshots whose parent is id, oldest first.
@@ -64,7 +64,7 @@ func (h *History) Children(id SnapshotID) []SnapshotID {
 	return out
 }
 
-// Leaves lists the snapshots without children, newest first: the branches.
+// Leaves lists the snapshots without children, newest first. These are the branches.
 func (h *History) Leaves() []SnapshotID {
 	parents := h.childCount()
 	var out []SnapshotID
@@ -86,8 +86,7 @@ func (h *History) IsAncestor(a, b SnapshotID) bool {
 	return a == b || slices.Contains(h.Ancestors(b), a)
 }
 
-// LowestCommonAncestor finds the deepest snapshot that is a or b or an ancestor
-// of both; false when they have none.
+// LowestCommonAncestor finds the deepest snapshot that is a or b or an ancestor of both; false if there is none.
 func (h *History) LowestCommonAncestor(a, b SnapshotID) (SnapshotID, bool) {
 	_, okA := h.Snapshots[a]
 	_, okB := h.Snapshots[b]
@@ -137,8 +136,8 @@ func (h *History) TagsOf(id SnapshotID) []string {
 	return out
 }
 
-// Short is the shortest prefix of id, of at least MinPrefix digits, that no
-// other snapshot and no tag of the history shares.
+// Short returns the shortest prefix of id, of at least MinPrefix digits, that no other snapshot and no tag of the
+// history shares.
 func (h *History) Short(id SnapshotID) string {
 	n := MinPrefix
 	for other := range h.Snapshots {
@@ -156,7 +155,7 @@ func (h *History) Short(id SnapshotID) string {
 	return string(id[:n])
 }
 
-// Shorts is Short of every snapshot, in one go.
+// Shorts returns Short of every snapshot.
 func (h *History) Shorts() map[SnapshotID]string {
 	ids := slices.Sorted(maps.Keys(h.Snapshots))
 	out := make(map[SnapshotID]string, len(ids))
@@ -180,8 +179,7 @@ func (h *History) Shorts() map[SnapshotID]string {
 	return out
 }
 
-// NewestFirst lists all snapshots, newest first, but every child before its
-// parent whatever the clocks said.
+// NewestFirst lists all snapshots, newest first, but every child before its parent, whatever the clocks said.
 func (h *History) NewestFirst() []SnapshotID {
 	waiting := h.childCount()
 	var ready timeHeap
@@ -226,7 +224,7 @@ func (h *History) childCount() map[SnapshotID]int {
 	return n
 }
 
-// sortByTime sorts oldest first, and by id where times are equal.
+// sortByTime sorts by time, oldest first, and by id if times are equal.
 func (h *History) sortByTime(ids []SnapshotID) {
 	slices.SortFunc(ids, func(a, b SnapshotID) int {
 		if c := h.Snapshots[a].Created.Compare(h.Snapshots[b].Created); c != 0 {

@@ -64,7 +64,7 @@ func TestBegan_FindsTheNearestImport(t *testing.T) {
 		}
 	}
 	if got := tree("a", "b<a", "c<b").Began("c"); got != "a" {
-		t.Errorf("Began(c) = %s without an import; want a, its eldest ancestor", got)
+		t.Errorf("Began(c) = %s without an import; want a, its oldest ancestor", got)
 	}
 }
 
@@ -106,17 +106,17 @@ func TestUndoAndRedo(t *testing.T) {
 	}
 }
 
-// TestHistory_MatchesModel compares a history under the operations of users with the simplest
-// model: the list of ancestors of every snapshot.
+// TestHistory_MatchesModel compares a history under user operations with the simplest model: the list of ancestors of
+// every snapshot.
 func TestHistory_MatchesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := &History{Snapshots: map[SnapshotID]Snapshot{}, Tags: map[string]SnapshotID{}, Sandbox: "0000000000aa"}
 		lines := map[SnapshotID][]SnapshotID{} // every snapshot's ancestors, nearest first
-		heads := []SnapshotID{}                // HEAD after every minute
+		heads := []SnapshotID{}                // HEAD after each minute
 		made := 0
 		now := epoch
-		var redo, model []SnapshotID // the model of redo: where each undo began
+		var redo, model []SnapshotID // the model of the redo stack: where each undo started
 		any := func(t *rapid.T) SnapshotID {
 			if len(lines) == 0 {
 				t.Skip("empty")
@@ -200,7 +200,7 @@ func TestHistory_MatchesModel(t *testing.T) {
 				maps.DeleteFunc(h.Tags, func(_ string, at SnapshotID) bool { return at == id })
 				for i := range heads {
 					if heads[i] == id {
-						heads[i] = "" // what @{...} says then is not modelled
+						heads[i] = "" // the result of @{...} is not modeled then
 					}
 				}
 			},

@@ -14,8 +14,7 @@ const (
 	snapshotDigits = 12
 	layerDigits    = 16
 
-	// MinPrefix is the fewest digits of a snapshot's id that a reference may
-	// consist of.
+	// MinPrefix is the minimum length of a prefix of a snapshot's id in a reference.
 	MinPrefix = 4
 )
 
@@ -47,7 +46,7 @@ func ParseSandboxID(s string) (SandboxID, error) {
 }
 
 // ParseSnapshotID accepts exactly the output of NewSnapshotID. The error is Invalid. Use History.Resolve for
-// what people type.
+// references that users type.
 func ParseSnapshotID(s string) (SnapshotID, error) {
 	if !isHex(s, snapshotDigits) {
 		return "", fault.New(fault.Invalid, "invalid snapshot id %q: must be %d lower-case hexadecimal "+
@@ -64,8 +63,7 @@ func ParseLayerID(s string) (LayerID, error) {
 	return LayerID(s), nil
 }
 
-// draw reads digits/2 random bytes. All digits being decimal is allowed: an id
-// is never parsed as a number.
+// draw reads digits/2 random bytes. An id may consist of decimal digits only: it is never parsed as a number.
 func draw(rand io.Reader, digits int) (string, error) {
 	b := make([]byte, digits/2)
 	if _, err := io.ReadFull(rand, b); err != nil {

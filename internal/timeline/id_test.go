@@ -29,7 +29,7 @@ func TestNewID_ParsesBack(t *testing.T) {
 		t.Errorf("layer: %q, %v", layer, err)
 	}
 	if _, err := NewLayerID(random); !errors.Is(err, io.EOF) {
-		t.Errorf("with nothing left to draw: %v, want EOF", err)
+		t.Errorf("without random bytes: %v, want EOF", err)
 	}
 	if got, err := ParseSandboxID(string(box)); got != box || err != nil {
 		t.Errorf("ParseSandboxID: %q, %v", got, err)

@@ -1,7 +1,7 @@
 package timeline
 
-// MergePlan is a plan to merge layers, topmost first, into one, which becomes the Layer of a merged Route
-// from Top to Below.
+// MergePlan is a plan to merge layers, topmost first, into one. This becomes the Layer of a merged Route from Top to
+// Below.
 type MergePlan struct {
 	Top    SnapshotID
 	Below  SnapshotID
@@ -9,20 +9,17 @@ type MergePlan struct {
 }
 
 const (
-	// MergeArity is how many neighbours of one size are merged at a time; a
-	// shorter stack is never merged. A chain of n snapshots then has at most 7
-	// layers of each of the sizes 1, 8, 64, 512, 4096: 28 layers for n < 4,096.
+	// MergeArity is how many neighbors of one size are merged at a time; a shorter stack is never merged. A chain of n
+	// snapshots then has at most 7 layers of each of the sizes 1, 8, 64, 512, 4096: 28 layers for n < 4,096.
 	MergeArity = 8
-	// maxStack is the length from which on neighbours are merged although their
-	// sizes differ.
+	// maxStack is the length from which neighbors are merged even if their sizes differ.
 	maxStack = 30
 )
 
-// PlanMerges returns the merges that shorten target's stack below 30 layers, however long its chain is, given
-// the existing routes, merged ones among them. The plans need only layers that exist, so they can be carried
-// out in any order, concurrently, and in part; smaller merges come first. Merges that help a shorter ancestor
-// of target are planned even if a larger one makes them superfluous for target. Once all are built the plan
-// is empty.
+// PlanMerges returns the merges that shorten target's stack below 30 layers, however long its chain is, given the
+// existing routes, merged ones among them. The plans need only layers that exist, so they can be carried out in any
+// order, concurrently, and in part; smaller merges come first. Merges that help a shorter ancestor of target are
+// planned even if a larger one makes them superfluous for target. Once all are built, the plan is empty.
 func PlanMerges(routes Routes, target SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) ([]MergePlan, error) {
 	path, err := shortestPath(routes, target, parentOf)
 	if err != nil {
@@ -53,7 +50,7 @@ type piece struct {
 	span int // how many unmerged layers it stands for
 }
 
-// class is the base-8 logarithm of the span, rounded down.
+// class returns the base-8 logarithm of the span, rounded down.
 func (p piece) class() int {
 	c := 0
 	for span := p.span; span >= MergeArity; span /= MergeArity {
@@ -62,8 +59,7 @@ func (p piece) class() int {
 	return c
 }
 
-// mergeEqual merges, from the bottom up, every MergeArity neighbours of one class, and returns the resulting
-// stack.
+// mergeEqual merges, from the bottom up, every MergeArity neighbors of one class, and returns the resulting stack.
 func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
 	var up []piece // bottom first
 	for end := len(stack); end > 0; {
@@ -88,7 +84,7 @@ func mergeEqual(stack []piece) (next []piece, made []MergePlan) {
 	return next, made
 }
 
-// mergeSmallest merges the MergeArity neighbours that span least.
+// mergeSmallest merges the MergeArity adjacent pieces with the smallest total span.
 func mergeSmallest(stack []piece) (next []piece, made []MergePlan) {
 	best, least := 0, -1
 	for i := 0; i+MergeArity <= len(stack); i++ {
@@ -127,8 +123,8 @@ func spans(routes Routes, path []Route, parentOf func(SnapshotID) (SnapshotID, b
 	return out
 }
 
-// steps counts the unmerged routes from top down to below. Where one is missing
-// it counts a merged one as MergeArity.
+// steps counts the unmerged routes from top down to below. Where one is missing, it counts a merged route as
+// MergeArity.
 func steps(routes Routes, top, below SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) int {
 	n := 0
 	seen := map[SnapshotID]bool{}

@@ -6,15 +6,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// MaxName is the greatest length of a sandbox's name or a tag, in bytes.
+// MaxName is the maximum length of a sandbox's name or a tag, in bytes.
 const MaxName = 63
 
-// ValidName checks the name of a sandbox: [a-z0-9][a-z0-9_.-]{0,62}, except what looks like an id. The error
-// is Invalid and gives the reason.
+// ValidName checks the name of a sandbox: [a-z0-9][a-z0-9_.-]{0,62}, except names that look like an id. The error is
+// Invalid and gives the reason.
 func ValidName(name string) error { return validName("sandbox name", name) }
 
-// ValidTag checks a tag: the same rule as for a sandbox's name, and not "head".
-// A tag may look like the beginning of an id; Resolve then prefers the tag.
+// ValidTag checks a tag: the rule for a sandbox's name, and not "head". A tag may look like the beginning of an id;
+// Resolve then prefers the tag.
 func ValidTag(tag string) error {
 	if strings.EqualFold(tag, "HEAD") {
 		return fault.New(fault.Invalid, "invalid tag %q: HEAD is reserved", tag).
@@ -33,7 +33,7 @@ func validName(what, name string) error {
 	case isHex(name, snapshotDigits):
 		return fault.New(fault.Invalid, "invalid %s %q: it looks like an id", what, name).WithHint("%s", hint)
 	}
-	// What is before i is ASCII, so that bytes and characters have the same positions.
+	// Everything before i is ASCII, so bytes and characters have the same positions.
 	for i, c := range name {
 		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
 		if !alnum && (i == 0 || !strings.ContainsRune("_.-", c)) {

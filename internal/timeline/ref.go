@@ -11,19 +11,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// A reference, as people type it:
+// A reference, as users type it:
 //
 //	ref    = start { "~" [ number ] | "^" }
 //	start  = "HEAD" | "@" | tag | id | prefix | "@{" moment "}"
 //	moment = duration (5m, 1h30m, 2d, 1w) | time (2026-01-02T15:04:05Z, and shorter)
 //
-// "~N" is the N-th ancestor, "~" and "^" are the first. A tag wins over a prefix,
-// a whole id over everything.
+// "~N" is the N-th ancestor, "~" and "^" are the first. A tag takes precedence over a prefix, a complete id over
+// everything.
 
 // maxCandidates is how many snapshots an error lists.
 const maxCandidates = 8
 
-// refHint ends every error about the form of a reference.
+// refHint is the hint of every error about the form of a reference.
 const refHint = "a reference is an id, a prefix of one, a tag, HEAD, HEAD~2 or " +
 	"@{5m}; list them: coppice log NAME"
 
@@ -37,8 +37,8 @@ type Ref struct {
 	IsAgo, IsTime bool
 }
 
-// ParseRef checks the form of a reference without looking anything up. Times
-// without a zone are in loc. The error is Invalid.
+// ParseRef checks the form of a reference without looking anything up. Times without a zone are in loc. The error is
+// Invalid.
 func ParseRef(s string, loc *time.Location) (Ref, error) {
 	var r Ref
 	if s == "" {
@@ -88,10 +88,10 @@ func ParseRef(s string, loc *time.Location) (Ref, error) {
 	return r, nil
 }
 
-// maxUp is more ancestors than any snapshot has; larger numbers mean the same.
+// maxUp is more than the number of ancestors of any snapshot; larger numbers mean the same.
 const maxUp = 1 << 30
 
-// String writes a reference that ParseRef reads as r.
+// String returns a reference that ParseRef parses as r.
 func (r Ref) String() string {
 	s := r.Name
 	switch {
@@ -129,8 +129,8 @@ func (r *Ref) parseMoment(s string, loc *time.Location) error {
 		WithHint("use @{5m}, @{1h30m}, @{2d} or @{2026-01-02T15:04:05Z}")
 }
 
-// parseAgo reads a duration in the form of package time, with days and weeks
-// before the rest: 1w2d3h. It refuses signs, and what does not fit.
+// parseAgo reads a duration in the form of package time, with weeks and days before the rest: 1w2d3h. It refuses
+// signs, and values that do not fit.
 func parseAgo(s string) (time.Duration, bool) {
 	if s == "" || s[0] < '0' || s[0] > '9' {
 		return 0, false
@@ -164,9 +164,8 @@ func parseAgo(s string) (time.Duration, bool) {
 	return total + d, true
 }
 
-// Resolve finds the snapshot that a reference names. Its errors are Invalid (the form), Ambiguous and
-// NotFound; the latter two list candidates. now is the time that "@{5m}" is relative to, and its zone is that
-// of times without one.
+// Resolve finds the snapshot that a reference names. Its errors are Invalid (the form), Ambiguous and NotFound; the
+// latter two list candidates. "@{5m}" is relative to now, and times without a zone are in the zone of now.
 func (h *History) Resolve(ref string, now time.Time) (SnapshotID, error) {
 	r, err := ParseRef(ref, now.Location())
 	if err != nil {
@@ -188,7 +187,7 @@ func (h *History) Resolve(ref string, now time.Time) (SnapshotID, error) {
 	return up[r.Up-1], nil
 }
 
-// start resolves a reference without its ancestors' part.
+// start resolves a reference without its part for ancestors.
 func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 	switch {
 	case r.IsAgo:
@@ -230,7 +229,7 @@ func (h *History) start(r Ref, ref string, now time.Time) (SnapshotID, error) {
 	return "", h.unknown(r.Name)
 }
 
-// moment finds what HEAD was at t.
+// moment finds the snapshot that HEAD was at time t.
 func (h *History) moment(t time.Time, ref string, now time.Time) (SnapshotID, error) {
 	if t.After(now) {
 		return "", fault.New(fault.Invalid, "invalid reference %s: it is in the "+
@@ -249,7 +248,7 @@ func (h *History) moment(t time.Time, ref string, now time.Time) (SnapshotID, er
 		WithHint("see the history: coppice log NAME")
 }
 
-// first is the oldest snapshot that the sandbox made itself.
+// first returns the oldest snapshot that the sandbox made itself.
 func (h *History) first() (SnapshotID, bool) {
 	var own []SnapshotID
 	for id, s := range h.Snapshots {
@@ -264,8 +263,7 @@ func (h *History) first() (SnapshotID, bool) {
 	return own[0], true
 }
 
-// unknown is the error for a name that nothing has, with the tags and ids that
-// come nearest.
+// unknown returns the error for an unknown name, with the most similar tags and ids.
 func (h *History) unknown(name string) error {
 	e := fault.New(fault.NotFound, "snapshot or tag %s not found", quote(name)).
 		WithHint("list them: coppice log NAME")
@@ -306,7 +304,7 @@ func (h *History) list(ids []SnapshotID) string {
 	return s
 }
 
-// describe is a snapshot's id with the beginning of its message.
+// describe returns a snapshot's id with the beginning of its message.
 func (h *History) describe(id SnapshotID) string {
 	if m := brief(h.Snapshots[id].Message); m != "" {
 		return string(id) + " (" + m + ")"
@@ -314,8 +312,7 @@ func (h *History) describe(id SnapshotID) string {
 	return string(id)
 }
 
-// brief is the first line of a message without characters that are not seen, cut to 40
-// characters.
+// brief returns the first line of a message without invisible characters, truncated to 40 characters.
 func brief(message string) string {
 	const most = 40
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
@@ -331,7 +328,7 @@ func brief(message string) string {
 	return string([]rune(line)[:most-3]) + "..."
 }
 
-// quote quotes what a person typed, cut so that an error stays readable.
+// quote quotes what a user typed, truncated so that an error stays readable.
 func quote(s string) string {
 	const most = 80
 	if len(s) > most {

@@ -10,8 +10,7 @@ import (
 
 var epoch = time.Date(2026, 1, 2, 15, 0, 0, 0, time.UTC)
 
-// drawn makes a history: "1<-2<-3 2<-4" with ids of twelve equal digits and one
-// minute between snapshots.
+// sample makes a history: "1<-2<-3 2<-4" with ids of twelve equal digits and one minute between snapshots.
 func sample() *History {
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Tags: map[string]SnapshotID{}, Sandbox: "0000000000aa"}
 	add := func(id, parent SnapshotID, minute int, message string) {

@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// Keep is one rule of a retention policy: of the snapshots not older than
-// Within, keep one for every span of Every. Every 0 keeps all, and Every None
-// keeps none; Within 0 has no limit.
+// Keep is one rule of a retention policy: of the snapshots not older than Within, keep one for every span of Every.
+// Every 0 keeps all, and Every None keeps none; Within 0 has no limit.
 type Keep struct {
 	Within time.Duration
 	Every  time.Duration
 }
 
-// None is the span of which no snapshot is kept.
+// None is the Every of a rule that keeps no snapshot.
 const None = time.Duration(-1)
 
-// Retention is a policy: the first rule that covers a snapshot's age decides,
-// and what no rule covers is kept. The zero value keeps everything.
+// Retention is a policy. The first rule that covers a snapshot's age decides; snapshots that no rule covers are kept.
+// The zero value keeps everything.
 type Retention []Keep
 
-// DefaultRetention keeps all of the last day, then one an hour for a week, one a
-// day for 90 days, and one a week from then on.
+// DefaultRetention keeps all snapshots of the last day, then one an hour for a week, one a day for 90 days, and one a
+// week before that.
 func DefaultRetention() Retention {
 	const day = 24 * time.Hour
 	return Retention{
@@ -32,15 +31,14 @@ func DefaultRetention() Retention {
 	}
 }
 
-// AutoRetention is the policy for automatic snapshots: all for a while, then one
-// a minute for a day, one an hour for a week, one a day for 90 days, and one a
-// week from then on.
+// AutoRetention is the policy for automatic snapshots: all for the given time, then one a minute for a day, one an
+// hour for a week, one a day for 90 days, and one a week before that.
 func AutoRetention(all time.Duration) Retention {
 	return append(Retention{{Within: all}, {Within: 24 * time.Hour, Every: time.Minute}}, DefaultRetention()[1:]...)
 }
 
-// Sparse returns the policy that keeps everything for a while, then the newest of each of the given numbers
-// of hours, days and weeks before now, and nothing older.
+// Sparse returns the policy that keeps all snapshots within a time, then the newest of each of the given numbers of
+// hours, days and weeks before now, and nothing older.
 func Sparse(within time.Duration, hours, days, weeks int) Retention {
 	var p Retention
 	add := func(every time.Duration, n int) {
@@ -57,20 +55,20 @@ func Sparse(within time.Duration, hours, days, weeks int) Retention {
 	return append(p, Keep{Every: None})
 }
 
-// Retain lists the snapshots that policy removes at now, oldest first. Every one of them has a parent and
-// exactly one child, so each can be merged into its child, in any order.
+// Retain lists the snapshots that policy removes at now, oldest first. Each of them has a parent and exactly one
+// child, so each can be merged into its child, in any order.
 //
-// It never removes HEAD, tagged and pinned snapshots, first snapshots (also of a fork or an import), leaves,
-// snapshots with several children, those that another sandbox made, and those with cause manual. In each
-// stretch between such snapshots the newest of a span stays. Spans are counted from the Unix epoch, so that
-// the answer does not depend on when Retain was called before. pinned may be nil.
+// Retain never removes HEAD, tagged and pinned snapshots, first snapshots (also of a fork or an import), leaves,
+// snapshots with several children, those that another sandbox made, and those with cause manual. In each stretch
+// between such snapshots it keeps the newest of a span. Spans are counted from the Unix epoch, so that the result
+// does not depend on when Retain was called before. pinned may be nil.
 func Retain(h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool) (drop []SnapshotID) {
 	return retain(h, policy, now, pinned, nil)
 }
 
-// Thin is Retain for the automatic thinning of a history: of the snapshots that Retain might remove it
-// removes only those for which may returns true. The others stay, and count for their spans: if one of a span
-// stays anyway, no other is kept for it.
+// Thin is Retain for the automatic thinning of a history. Of the snapshots that Retain might remove, it removes only
+// those for which may returns true. The others are kept, and count for their spans: if one snapshot of a span is kept
+// anyway, no other is kept for it.
 func Thin(
 	h *History, policy Retention, now time.Time, pinned func(SnapshotID) bool, may func(Snapshot) bool,
 ) (drop []SnapshotID) {
@@ -118,8 +116,7 @@ func retain(
 	return slices.Clip(drop)
 }
 
-// spanOf returns the rule that covers a snapshot made at t, -1 for none, and the number of the span that
-// contains t.
+// spanOf returns the rule that covers a snapshot made at t, -1 for none, and the number of the span that contains t.
 func (p Retention) spanOf(t, now time.Time) (span int64, rule int) {
 	age := now.Sub(t)
 	for i, k := range p {
@@ -139,14 +136,14 @@ func (p Retention) spanOf(t, now time.Time) (span int64, rule int) {
 	return 0, -1
 }
 
-// Runs puts snapshots that are dropped into runs of neighbours, each of most at
-// most and newest first: each is the parent of the one before it.
+// Runs groups dropped snapshots into runs of adjacent ones, each of at most most and newest first: each snapshot is
+// the parent of the one before it.
 func Runs(h *History, drop []SnapshotID, most int) (runs [][]SnapshotID) {
 	left := make(map[SnapshotID]bool, len(drop))
 	for _, id := range drop {
 		left[id] = true
 	}
-	child := make(map[SnapshotID]bool, len(drop)) // those with a child that is dropped too
+	child := make(map[SnapshotID]bool, len(drop)) // dropped snapshots with a child that is dropped too
 	for _, id := range drop {
 		child[h.Snapshots[id].Parent] = true
 	}

@@ -53,7 +53,7 @@ func TestRetain(t *testing.T) {
 		t.Errorf("left: %d hourly, %d daily, %d weekly", hourly, daily, weekly)
 	}
 	if got := Retain(h, nil, now, nil); len(got) > 0 {
-		t.Errorf("a policy that says nothing drops %d", len(got))
+		t.Errorf("an empty policy drops %d", len(got))
 	}
 }
 
@@ -107,7 +107,7 @@ func TestRetain_KeepsReferencedSnapshots(t *testing.T) {
 			}
 		}
 		if again := Retain(h, policy, now, pin); len(again) > 0 {
-			t.Fatalf("what was kept is dropped the next time: %v", again)
+			t.Fatalf("snapshots that were kept are dropped the next time: %v", again)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestSparse(t *testing.T) {
 	t.Parallel()
 	now := epoch.Add(100 * day)
 	h := &History{Snapshots: map[SnapshotID]Snapshot{}, Sandbox: "a"}
-	// One every ten minutes, for 100 days; the fork before them is foreign.
+	// One every ten minutes, for 100 days; the first belongs to another sandbox.
 	for i := range 100*144 + 1 {
 		s := Snapshot{ID: SnapshotID(fmt.Sprintf("%012x", i)), Parent: h.Head, Sandbox: "a",
 			Created: epoch.Add(time.Duration(i) * 10 * time.Minute)}
@@ -130,7 +130,7 @@ func TestSparse(t *testing.T) {
 		last                int
 		within              time.Duration
 		hours, days, weeks  int
-		least, most, oldest int // how many stay, and the age in hours of the oldest but one
+		least, most, oldest int // how many are left, and the age in hours of the oldest own one
 	}{
 		{name: "nothing but the ends", least: 2, most: 2},
 		{name: "last", last: 20, least: 21, most: 21, oldest: 3},
@@ -158,10 +158,10 @@ func TestSparse(t *testing.T) {
 				}
 			}
 			if left < tt.least || left > tt.most {
-				t.Errorf("%d stay, not %d to %d", left, tt.least, tt.most)
+				t.Errorf("%d are left, want %d to %d", left, tt.least, tt.most)
 			}
 			if age := int(now.Sub(oldest).Hours()); age > tt.oldest || age < tt.oldest-24*7 {
-				t.Errorf("the oldest is %d hours old, not %d", age, tt.oldest)
+				t.Errorf("the oldest is %d hours old, want %d", age, tt.oldest)
 			}
 		})
 	}
@@ -197,13 +197,13 @@ func TestThin_DropsOnlyOldAutomaticSnapshots(t *testing.T) {
 			}
 		}
 		if again := Thin(h, policy, now, nil, auto); len(again) > 0 {
-			t.Fatalf("what was kept is dropped the next time: %v", again)
+			t.Fatalf("snapshots that were kept are dropped the next time: %v", again)
 		}
 	})
 }
 
-// TestThin_LevelsOffWithinWeek thins every 500 snapshots a history that gets a snapshot every
-// two seconds for a week. It tests the plan alone, see TestRetention_BoundsAutomaticSnapshots.
+// TestThin_LevelsOffWithinWeek thins a history, which gets a snapshot every two seconds for a week, after every 500
+// snapshots. It tests the plan alone; see TestRetention_BoundsAutomaticSnapshots.
 func TestThin_LevelsOffWithinWeek(t *testing.T) {
 	t.Parallel()
 	const recent, every = 200, 500
@@ -249,9 +249,9 @@ func TestThin_LevelsOffWithinWeek(t *testing.T) {
 		}
 	}
 	t.Logf("of 302400 snapshots %d are left, never more than %d; after each day %v", len(h.Snapshots), most, atDay)
-	// An hour of all, a day of minutes, a week of hours.
+	// All of an hour, one a minute for a day, one an hour for a week.
 	if want := 1800 + 23*60 + 6*24; most > want+every+60 || len(h.Snapshots) < want-60 {
-		t.Errorf("%d are left, and there were %d", len(h.Snapshots), most)
+		t.Errorf("%d are left, and at most %d existed", len(h.Snapshots), most)
 	}
 	if grown := atDay[5] - atDay[1]; grown > 4*24+10 {
 		t.Errorf("from the second day on it grew by %d: %v", grown, atDay)

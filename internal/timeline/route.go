@@ -4,10 +4,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Routes holds routes by their Top.
+// Routes maps snapshots to the routes with that Top.
 type Routes map[SnapshotID][]Route
 
-// RoutesByTop sorts routes by their Top.
+// RoutesByTop groups routes by their Top.
 func RoutesByTop(routes []Route) Routes {
 	m := make(Routes, len(routes))
 	for _, r := range routes {
@@ -16,7 +16,7 @@ func RoutesByTop(routes []Route) Routes {
 	return m
 }
 
-// Lineage is the known parents and routes of a snapshot and all that it stands on.
+// Lineage has the known parents and routes of a snapshot and of all snapshots below it.
 type Lineage struct {
 	Parents map[SnapshotID]SnapshotID // "" for a first snapshot
 	Routes  Routes
@@ -39,10 +39,10 @@ func (l Lineage) Merges(target SnapshotID) ([]MergePlan, error) {
 	return PlanMerges(l.Routes, target, l.ParentOf)
 }
 
-// StackOf lists the layers that make up target above its base, topmost first, and as few as the routes allow.
-// A snapshot without a route equals its parent. parentOf returns a snapshot's parent ("" for a first
-// snapshot) and whether the snapshot is known; the error is Corrupt if every way down meets an unknown one or
-// a cycle. An empty target is the base itself.
+// StackOf lists the layers that make up target above its base, topmost first, and as few as the routes allow. A
+// snapshot without a route equals its parent. parentOf returns a snapshot's parent ("" for a first snapshot) and
+// whether the snapshot is known. The error is Corrupt if every way down leads to an unknown snapshot or a cycle. An
+// empty target is the base itself.
 func StackOf(routes Routes, target SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) ([]LayerID, error) {
 	path, err := shortestPath(routes, target, parentOf)
 	if err != nil {
@@ -55,15 +55,13 @@ func StackOf(routes Routes, target SnapshotID, parentOf func(SnapshotID) (Snapsh
 	return layers, nil
 }
 
-// shortestPath finds the way from target to the base with the fewest routes,
-// topmost first. It is a breadth-first search in which going to a parent (of a
-// snapshot without routes) costs nothing. Where two ways are equally short, the
-// one whose first route comes first in its slice wins, so the answer depends on
-// nothing but the arguments.
+// shortestPath finds the way from target to the base with the fewest routes, topmost first. It is a breadth-first
+// search in which a step to the parent (of a snapshot without routes) costs nothing. Of two ways of equal length, it
+// chooses the one whose first route comes first in its slice, so the result depends only on the arguments.
 func shortestPath(routes Routes, target SnapshotID, parentOf func(SnapshotID) (SnapshotID, bool)) ([]Route, error) {
 	type arrival struct {
 		from SnapshotID
-		by   Route // Layer == "" when by being equal to a parent
+		by   Route // Layer == "": the snapshot equals its parent
 	}
 	seen := map[SnapshotID]arrival{target: {}}
 	missing := target

@@ -70,7 +70,7 @@ func TestStackOf(t *testing.T) {
 	}
 }
 
-// A tree is a map from path to value; a layer is the same, where "" is a whiteout.
+// model is a tree, which maps paths to values, or a layer, in which "" is a whiteout.
 type model map[string]string
 
 func (m model) apply(layer model) model {
@@ -85,8 +85,8 @@ func (m model) apply(layer model) model {
 	return out
 }
 
-// world is a history with the layers of its routes and the tree of every
-// snapshot, which is computed from its parent's without any route.
+// world is a history with the layers of its routes and the tree of every snapshot, which is computed from its
+// parent's tree without any route.
 type world struct {
 	ids     []SnapshotID
 	parents map[SnapshotID]SnapshotID
@@ -98,8 +98,8 @@ type world struct {
 
 func (w *world) parentOf(id SnapshotID) (SnapshotID, bool) { p, ok := w.parents[id]; return p, ok }
 
-// add makes a snapshot of changes against its parent. Its route ends in below,
-// and its layer is the difference from there.
+// add makes a snapshot with changes against its parent. Its route ends in below, and its layer is the difference from
+// there.
 func (w *world) add(parent, below SnapshotID, changes model) SnapshotID {
 	w.made++
 	id := SnapshotID(fmt.Sprintf("%012x", w.made))
@@ -133,7 +133,7 @@ func (w *world) route(top, below SnapshotID, layer model, merged bool) {
 	w.routes = append(w.routes, Route{Top: top, Below: below, Layer: id, Merged: merged})
 }
 
-// merge carries out a plan as the store does: lower layers first, whiteouts kept.
+// merge carries out a plan as the store does: lower layers first, with whiteouts kept.
 func (w *world) merge(p MergePlan) {
 	out := model{}
 	for i := len(p.Layers) - 1; i >= 0; i-- {
@@ -155,7 +155,7 @@ func (w *world) check(t *rapid.T) {
 			tree = tree.apply(w.layers[stack[i]])
 		}
 		if !maps.Equal(tree, w.trees[id]) {
-			t.Fatalf("%s: the stack %v gives %v, want %v\nroutes %v", id, stack, tree, w.trees[id], w.routes)
+			t.Fatalf("%s: the stack %v shows %v, want %v\nroutes %v", id, stack, tree, w.trees[id], w.routes)
 		}
 	}
 }
@@ -167,9 +167,8 @@ func newWorld() *world {
 	}
 }
 
-// TestStackOf_EqualsAppliedChanges checks that a stack contains what applying every snapshot's
-// own changes in order gives, however snapshots branch, wherever their routes end, and
-// whichever merges are built or snapshots removed.
+// TestStackOf_EqualsAppliedChanges checks that a stack has the same content as all snapshots' own changes applied in
+// order, however snapshots branch, wherever their routes end, and whichever merges are built or snapshots removed.
 func TestStackOf_EqualsAppliedChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -232,8 +231,8 @@ func TestStackOf_EqualsAppliedChanges(t *testing.T) {
 	})
 }
 
-// remove takes a snapshot out as the engine does: routes that end in it are led
-// on to what lies below, merged routes from or to it go.
+// remove removes a snapshot as the engine does: routes that end in it are extended to what is below, and merged
+// routes from or to it are removed.
 func (w *world) remove(id SnapshotID) {
 	parent := w.parents[id]
 	below := parent
@@ -262,7 +261,7 @@ func (w *world) remove(id SnapshotID) {
 	}
 	for child, p := range w.parents {
 		if p == id {
-			// A child without a route equals id, and must go on doing so.
+			// A child without a route equals id, and must still do so.
 			if own != nil && !slices.ContainsFunc(w.routes, func(r Route) bool { return r.Top == child }) {
 				w.route(child, below, w.layers[own.Layer], false)
 			}
@@ -318,7 +317,7 @@ func TestMerges_KeepChainsShort(t *testing.T) {
 				t.Errorf("the longest stack has %d layers", longest)
 			}
 			if plans, err := PlanMerges(routes, top, parentOf); len(plans) > 0 || err != nil {
-				t.Errorf("once all is built there is still %v, %v", plans, err)
+				t.Errorf("after all merges are built, there is still %v, %v", plans, err)
 			}
 			t.Logf("%d snapshots, %d merges, at most %d layers", n, merges, longest)
 		})

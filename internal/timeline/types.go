@@ -1,14 +1,14 @@
-// Package timeline is the history as pure data: identifiers, snapshots, the tree that they form, references
-// to them, the choice of layers that make up a snapshot's root, and the plan of what retention may remove. It
-// does no I/O. Every package that deals with snapshots may import it; it imports only fault.
+// Package timeline is the history as pure data: identifiers, snapshots, the tree that they form, references to them,
+// the choice of layers that make up a snapshot's root, and the plan of what retention may remove. It does no I/O.
+// Every package that uses snapshots may import it; it imports only fault and visible.
 package timeline
 
 import "time"
 
-// SandboxID names a sandbox for ever: 12 lower-case hex digits.
+// SandboxID names a sandbox: 12 lower-case hex digits. It is never reused.
 type SandboxID string
 
-// SnapshotID names a snapshot for ever: 12 lower-case hex digits.
+// SnapshotID names a snapshot: 12 lower-case hex digits. It is never reused.
 type SnapshotID string
 
 // LayerID names a layer directory of the store: 16 lower-case hex digits.
@@ -17,7 +17,7 @@ type LayerID string
 // Cause says why a snapshot exists.
 type Cause string
 
-// The causes. They travel on the wire and are only ever added.
+// Causes. They are sent on the wire and are only ever added.
 const (
 	CauseImport   Cause = "import"   // the first snapshot of a sandbox: its base
 	CauseExec     Cause = "exec"     // a command changed something
@@ -28,7 +28,7 @@ const (
 	CauseCheckout Cause = "checkout" // the present, captured before a rewind
 )
 
-// Stats is the size of what a snapshot changed against its parent, as far as it is known when the snapshot is
+// Stats is the size of a snapshot's changes against its parent, as far as it is known when the snapshot is
 // acknowledged.
 type Stats struct {
 	Paths int   `json:"paths"` // entries added, changed or removed (a removed directory counts once)
@@ -49,21 +49,21 @@ type Snapshot struct {
 	Memory  *Memory // memory of its processes; nil: not stored
 }
 
-// Memory describes the memory image of a snapshot, which is of the same moment as its files.
+// Memory describes the memory image of a snapshot. Image and files are of the same moment.
 type Memory struct {
 	Image string            `json:"image"`         // its name in the store of images
 	Size  int64             `json:"size"`          // bytes of memory and of the kernel's state
-	Added int64             `json:"added"`         // bytes that it took of the disk
-	Facts map[string]string `json:"facts"`         // must be the same where it is resumed
+	Added int64             `json:"added"`         // bytes of disk space that it took
+	Facts map[string]string `json:"facts"`         // facts that must be equal where it is resumed
 	Run   string            `json:"run,omitempty"` // id of the supervised command in it
 }
 
-// Route says that Layer holds everything that Top changed against Below. A snapshot has its own route (whose
-// Below is usually, not always, its parent) and may have merged ones that reach deeper. A snapshot without a
-// route equals its parent.
+// Route says that Layer has everything that Top changed against Below. A snapshot has its own route (whose Below is
+// usually, not always, its parent) and may have merged ones that reach further down. A snapshot without a route
+// equals its parent.
 type Route struct {
 	Top    SnapshotID
-	Below  SnapshotID // "" : the base itself
+	Below  SnapshotID // "": the base itself
 	Layer  LayerID
-	Merged bool // built from others, and may be dropped and built again
+	Merged bool // built from others; may be dropped and built again
 }
