@@ -329,7 +329,7 @@ func TestBudget_SurvivesRestart(t *testing.T) {
 	const about = 64 << 10
 	for c, spent := range before {
 		if rest := size[c] - spent; left.Take(now, c, rest+about) || !left.Take(now, c, rest-about) {
-			t.Errorf("of class %d %d bytes were spent, and %d are not what is left", c, spent, rest)
+			t.Errorf("class %d: %d bytes were spent, and the rest is not about %d", c, spent, rest)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (h filesHeld) openTree(ctx context.Context, rec *meta.Sandbox) (*os.File, e
 	return os.NewFile(uintptr(fd), "live root"), nil
 }
 
-// Capture takes a snapshot of what was written from outside.
+// Capture takes a snapshot of the changes from outside.
 func (h filesHeld) Capture(ctx context.Context, what string) error {
 	rec, err := h.e.DB.Sandbox(ctx, string(h.s.ID))
 	if err != nil {

@@ -62,7 +62,7 @@ func (h *home) log() (all []string) {
 }
 
 // holds fails unless the engine, which was opened after a failure, has all that was acknowledged before,
-// finds no damage, shows nothing half made, and keeps working. After a power loss, only finalized snapshots
+// finds no damage, shows nothing incomplete, and continues to work. After a power loss, only finalized snapshots
 // have to be there.
 func (h *home) holds(what string, k acked, power bool) {
 	t := h.t

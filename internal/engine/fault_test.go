@@ -169,7 +169,7 @@ func (s failing) eachFault(t *testing.T) {
 			}
 			if !reached {
 				if err != nil {
-					t.Errorf("nothing failed, but: %v", err)
+					t.Errorf("no call failed, but the step did: %v", err)
 				}
 				break
 			}

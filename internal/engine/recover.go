@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// home completes or takes back what a crash left half done, before anything else runs. After a reboot
+// home completes or reverts operations that a crash interrupted, before anything else runs. After a reboot
 // it also removes layers that were captured but never finalized: such a layer may be torn, and is never
 // trusted.
 func (e recovery) home(ctx context.Context) error {
@@ -61,7 +61,7 @@ func (e recovery) home(ctx context.Context) error {
 const settingBoot = "boot_id"
 
 // distrustUnsealed handles a power loss. Snapshots whose layer was not finalized leave the history;
-// their layers, and live roots that stand on them, are moved to lost/ for a person to look at. Heads
+// their layers, and live roots that start from them, are moved to lost/ for inspection. Heads
 // move to the nearest snapshot that is left.
 func (e recovery) distrustUnsealed(ctx context.Context) error {
 	last, err := e.DB.Setting(ctx, settingBoot)
