@@ -89,7 +89,7 @@ func TestStore_ConcurrentUse(t *testing.T) {
 		h.check("at the end", id, x)
 	}
 	if left := h.ls(imagesDir); len(left) != len(kept) {
-		t.Errorf("%d images, wanted %d", len(left), len(kept))
+		t.Errorf("%d images, want %d", len(left), len(kept))
 	}
 }
 

@@ -167,7 +167,7 @@ func TestManifest_PartsCoverImage(t *testing.T) {
 			for _, r := range p.runs {
 				for i := range r.count {
 					if len(flat) == 0 || flat[0] != (run{r.pack, r.first + i, uint32(p.at) + n}) {
-						t.Fatalf("%+v, wanted %+v", p, flat[:min(1, len(flat))])
+						t.Fatalf("%+v, want %+v", p, flat[:min(1, len(flat))])
 					}
 					flat = flat[1:]
 					n++

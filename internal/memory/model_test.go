@@ -49,7 +49,7 @@ func TestModel(t *testing.T) {
 			"reboot": func(*rapid.T) { h.forget() },
 			"": func(t *rapid.T) {
 				if got := h.s.List(); len(got) != len(m.stored) {
-					t.Fatalf("%d images, wanted %d", len(got), len(m.stored))
+					t.Fatalf("%d images, want %d", len(got), len(m.stored))
 				}
 			},
 		})
@@ -142,7 +142,7 @@ func (m *model) add(t *rapid.T) {
 	}
 	delete(distinct, 0)
 	if img.ZeroPages != int64(zeros) || img.Pages != int64(len(x.pages)) {
-		t.Fatalf("%+v: wanted %d pages, %d of zeros", img, len(x.pages), zeros)
+		t.Fatalf("%+v: want %d pages, %d of zeros", img, len(x.pages), zeros)
 	}
 	// Its own pack may have a few duplicate pages. Small files and tables account for the rest.
 	most := int64(len(distinct)+len(distinct)/(mostKnown-1)+1)*pageSize + int64(len(x.pages)*64) + 64<<10

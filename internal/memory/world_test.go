@@ -66,14 +66,14 @@ func (x shape) same(t tb, what, dir string) {
 	t.Helper()
 	for name, want := range map[string][]byte{kernelName: x.kernel, metaName: x.meta} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%s: %s has %d bytes, wanted %d (%v)", what, name, len(got), len(want), err)
+			t.Fatalf("%s: %s has %d bytes, want %d (%v)", what, name, len(got), len(want), err)
 		}
 	}
 	f, err := os.Open(filepath.Join(dir, pagesName))
 	must(t, err)
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || st.Size() != int64(len(x.pages))*pageSize {
-		t.Fatalf("%s: %d bytes of pages, wanted %d (%v)", what, st.Size(), len(x.pages)*pageSize, err)
+		t.Fatalf("%s: %d bytes of pages, want %d (%v)", what, st.Size(), len(x.pages)*pageSize, err)
 	}
 	got, want := make([]byte, pageSize), make([]byte, pageSize)
 	for i, seed := range x.pages {
