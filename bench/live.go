@@ -107,15 +107,15 @@ func (b *bench) settled(name string) (string, error) {
 	}
 }
 
-// sealed waits until a sandbox is settled and nothing of it is being sealed, so
+// finalized waits until a sandbox is settled and nothing of it is being finalized, so
 // that the next turn is not slowed down by this one.
-func (b *bench) sealed(name string) error {
+func (b *bench) finalized(name string) error {
 	if _, err := b.settled(name); err != nil {
 		return err
 	}
 	for {
 		log, err := b.c.Log(b.ctx, name)
-		if err != nil || !slices.ContainsFunc(log.Nodes, func(n wire.Snapshot) bool { return !n.Sealed }) {
+		if err != nil || !slices.ContainsFunc(log.Nodes, func(n wire.Snapshot) bool { return !n.Finalized }) {
 			return err
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -155,7 +155,7 @@ func (b *bench) slowdowns(scale int) error {
 				return fmt.Errorf("go build: %w", err)
 			}
 			ours[i] = append(ours[i], time.Since(t))
-			if err := b.sealed(names[i]); err != nil {
+			if err := b.finalized(names[i]); err != nil {
 				return err
 			}
 		}

@@ -332,7 +332,7 @@ func (b *bench) transfers(scale int) error {
 		"status=none"); err != nil {
 		return err
 	}
-	settle := func() error { return errors.Join(os.RemoveAll(dst), os.RemoveAll(twin), b.sealed(name)) }
+	settle := func() error { return errors.Join(os.RemoveAll(dst), os.RemoveAll(twin), b.finalized(name)) }
 	cs, _, forget, err := b.remotes(1)
 	if err != nil {
 		return err

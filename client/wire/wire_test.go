@@ -28,7 +28,7 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		Warnings: []string{"w"}}
 	snap := Snapshot{ID: "aaaaaaaaaaaa", Parent: "bbbbbbbbbbbb", Message: "m", Head: true, Leaf: true, Cause: "exec",
 		Created: when, Exit: &exit,
-		Paths: 1, Bytes: 2, Sealed: true, Tags: []string{"t"}, Sandbox: "box"}
+		Paths: 1, Bytes: 2, Finalized: true, Tags: []string{"t"}, Sandbox: "box"}
 	change := Change{Kind: Modified, Path: "a\ufffd", Raw: []byte("a\xff"), Type: "file", Size: 4,
 		Lines: &Lines{Added: 1, Removed: 2}, Binary: true}
 	score := 1.5
@@ -85,7 +85,7 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		TournamentResult{Base: "b", Branches: []TournamentBranch{branch, {}}, Winner: "n", WinnerNode: "a", Head: "a"},
 		Event{Progress: &Progress{Phase: "p", Branch: &branch}}, Sandbox{Tournament: "box-t0"},
 		GCResult{Removed: []string{}, Forks: []string{"box-t0-1"}},
-		VerifyResult{Layers: 1, Bytes: 2, Unsealed: 3,
+		VerifyResult{Layers: 1, Bytes: 2, Unfinalized: 3,
 			Damage: []Damage{{Sandbox: "s", Snapshot: "a", Layer: "l", Path: "p", Message: "m"}}},
 		CommitRequest{Message: "m", Memory: true},
 		CommitResult{Node: "a", Head: "a", Memory: &Memory{Image: "i", Size: 1, Added: 2, Facts: map[string]string{"f": "v"}},

@@ -98,7 +98,7 @@ func TestLongChain(t *testing.T) {
 	d.start()
 	show("fork", n/3)
 	r, err := d.client.Verify(ctx, "", nil)
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 || r.Layers < n {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 || r.Layers < n {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
 	res, err := d.client.GC(ctx, wire.GCRequest{Keep: wire.Keep{Last: 10}}, nil)
@@ -110,7 +110,7 @@ func TestLongChain(t *testing.T) {
 	}
 	show("box", n-9)
 	show("fork", n/3)
-	if r, err := d.client.Verify(ctx, "", nil); err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if r, err := d.client.Verify(ctx, "", nil); err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
 }

@@ -82,7 +82,7 @@ func TestKilledDaemon(t *testing.T) {
 		acknowledged += len(l.shows)
 	}
 	r, err := d.client.Verify(ctx, "", nil)
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
 	if _, err := d.client.GC(ctx, wire.GCRequest{}, nil); err != nil {

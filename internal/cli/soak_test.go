@@ -349,7 +349,7 @@ func (s *soaking) checkAll() {
 		s.look(id, s.told[id])
 	}
 	r, err := c.Verify(s.ctx, "", nil)
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		s.t.Errorf("verify: %+v, %v", r, err)
 	}
 	if _, err := c.GC(s.ctx, wire.GCRequest{}, nil); err != nil {

@@ -120,7 +120,7 @@ func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
 		}
 	}
 	a.note("verified %s, %s; %d not finalized yet; %s%s",
-		tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed-res.Unverifiable,
+		tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unfinalized-res.Unverifiable,
 		tty.Count(int(res.Records), "record"), images(res.Images))
 	if res.Unverifiable > 0 {
 		a.note("cannot verify %s: paths are too long or too deep for a manifest",

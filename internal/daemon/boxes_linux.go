@@ -194,10 +194,10 @@ func (b liveBox) Paused(ctx context.Context) (bool, error) {
 	return st.Paused, err
 }
 
-func (b liveBox) Reseal(ctx context.Context, hostname string, seed []byte) (out []engine.ResealStep, err error) {
-	steps, err := b.Box.Reseal(ctx, box.Reseal{Hostname: hostname, Seed: seed})
+func (b liveBox) Rekey(ctx context.Context, hostname string, seed []byte) (out []engine.RekeyStep, err error) {
+	steps, err := b.Box.Rekey(ctx, box.Rekey{Hostname: hostname, Seed: seed})
 	for _, s := range steps {
-		out = append(out, engine.ResealStep(s))
+		out = append(out, engine.RekeyStep(s))
 	}
 	return out, err
 }

@@ -42,7 +42,7 @@ type DirMeta struct {
 
 // Build makes layer id of what fill writes below its root, which is empty at first. If fill fails there is no
 // layer, and nothing is left; what a killed process left is removed when the store is opened. It returns
-// Exists if the layer exists. The layer is not flushed: Seal does that.
+// Exists if the layer exists. The layer is not flushed: Finalize does that.
 func (s *Store) Build(ctx context.Context, id timeline.LayerID, fill func(b *Builder) error) error {
 	return fault.Wrap(s.build(ctx, id, fill), "build layer %s", id)
 }

@@ -72,7 +72,7 @@ func TestBuild_LayerMatchesMountAndView(t *testing.T) {
 	if st.Mode&0o7777 != 0o1750 || mtimeNs(&st) != at.UnixNano() {
 		t.Errorf("%o %d", st.Mode, mtimeNs(&st))
 	}
-	_, err := w.s.Seal(context.Background(), id)
+	_, err := w.s.Finalize(context.Background(), id)
 	w.must(err)
 	w.must(w.s.Verify(context.Background(), id))
 }

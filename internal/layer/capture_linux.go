@@ -67,7 +67,7 @@ type Captured struct {
 const MaxPaths = limit.NamedPaths
 
 // Capture writes what changed since in.Index as layer id. When it returns, the layer survives the death of
-// any process; Seal makes it survive a power loss. After a failure nothing is left behind and in.Index stays
+// any process; Finalize makes it survive a power loss. After a failure nothing is left behind and in.Index stays
 // valid.
 func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInput) (out Captured, err error) {
 	if !validID(id) {

@@ -304,10 +304,10 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 	return id
 }
 
-// TestSeal_FlushesLayerTooLargeForManifest covers a layer that uses little space on disk and
+// TestFinalize_FlushesLayerTooLargeForManifest covers a layer that uses little space on disk and
 // has a large manifest, which contains each path, target and attribute in full: attributes may
 // share a block, and a hard link repeats the path of its file.
-func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
+func TestFinalize_FlushesLayerTooLargeForManifest(t *testing.T) {
 	for name, lay := range map[string]struct {
 		fill    func(w *world) timeline.LayerID
 		entries int
@@ -345,11 +345,11 @@ func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 			w := newWorld(t, t.TempDir(), false)
 			defer w.close()
 			id, ctx := lay.fill(w), context.Background()
-			got, err := w.s.Seal(ctx, id)
-			if err != nil || got != (Sealed{}) {
-				t.Errorf("seal: %+v, %.300v; want no digest", got, err)
+			got, err := w.s.Finalize(ctx, id)
+			if err != nil || got != (Finalized{}) {
+				t.Errorf("finalize: %+v, %.300v; want no digest", got, err)
 			}
-			if w.s.Sealed(id) {
+			if w.s.Finalized(id) {
 				t.Error("the layer has a manifest")
 			}
 			n := 0
@@ -359,7 +359,7 @@ func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 			}
 		})
 	}
-	d := describer{entries: make([]*format.Entry, limit.SealedEntries)}
+	d := describer{entries: make([]*format.Entry, limit.ManifestEntries)}
 	if err := d.admit(&format.Entry{}); err != nil {
 		t.Errorf("as many entries as a manifest holds: %v", err)
 	}

@@ -1,7 +1,7 @@
 // Package layer keeps layers on disk: it captures what a live root changed, imports or builds bases, stacks,
-// merges, compares, materialises, finalizes (Seal), verifies and removes. A layer is a directory `<id>` of
+// merges, compares, materialises, finalizes (Finalize), verifies and removes. A layer is a directory `<id>` of
 // the store that holds `fs`, a tree in overlay form, and once it is finalized `manifest`; docs/FORMAT.md says
-// what each byte means. Layers are immutable: after the rename that makes one visible only Seal (which adds
+// what each byte means. Layers are immutable: after the rename that makes one visible only Finalize (which adds
 // the manifest) and Remove touch it.
 //
 // Trees in overlay form were shaped by untrusted programs. This package walks them by directory descriptors,

@@ -115,8 +115,8 @@ func faults(t *testing.T, errno syscall.Errno) {
 				return b.Whiteout("d/gone")
 			})
 		},
-		"seal": func(id timeline.LayerID) error {
-			_, err := w.s.Seal(ctx, "00000000000000aa")
+		"finalize": func(id timeline.LayerID) error {
+			_, err := w.s.Finalize(ctx, "00000000000000aa")
 			if err != nil {
 				return err
 			}
@@ -300,7 +300,7 @@ func TestDeepTree(t *testing.T) {
 	}
 	ids := []timeline.LayerID{"00000000000000d2", "00000000000000d1"}
 	w.must(w.s.Merge(ctx, "00000000000000d3", ids))
-	_, err = w.s.Seal(ctx, "00000000000000d3")
+	_, err = w.s.Finalize(ctx, "00000000000000d3")
 	w.must(err)
 	w.must(w.s.Verify(ctx, "00000000000000d3"))
 	dst := filepath.Join(w.home, "out")

@@ -33,11 +33,11 @@ func files(p map[string]string) map[string]string {
 // sent is a layer as it travels.
 func (w *world) sent(id timeline.LayerID) (stream []byte, diffID string) {
 	w.t.Helper()
-	sealed, err := w.s.Seal(context.Background(), id)
+	finalized, err := w.s.Finalize(context.Background(), id)
 	w.must(err)
 	var b bytes.Buffer
 	w.must(w.s.WriteTar(context.Background(), id, &b))
-	return b.Bytes(), sealed.DiffID
+	return b.Bytes(), finalized.DiffID
 }
 
 // TestImportLayer_RoundTrips checks that a layer that is written and imported on the same base is

@@ -45,11 +45,11 @@ func TestWriteTar_RefusesWhiteoutNames(t *testing.T) {
 			w.must(os.WriteFile(p, nil, 0o644))
 		})
 		id := w.stack[0]
-		sealed, err := w.s.Seal(t.Context(), id)
-		if err != nil || sealed.Digest == "" || sealed.DiffID != "" {
-			t.Errorf("%s: sealed as %+v, %v; want a digest and no DiffID", name, sealed, err)
+		finalized, err := w.s.Finalize(t.Context(), id)
+		if err != nil || finalized.Digest == "" || finalized.DiffID != "" {
+			t.Errorf("%s: finalized as %+v, %v; want a digest and no DiffID", name, finalized, err)
 		}
-		w.must(w.s.VerifyDigest(t.Context(), id, sealed.Digest))
+		w.must(w.s.VerifyDigest(t.Context(), id, finalized.Digest))
 		var b bytes.Buffer
 		err = w.s.WriteTar(t.Context(), id, &b)
 		top, _, _ := strings.Cut(name, "/")

@@ -49,7 +49,7 @@ func TestMerge_LeavesNoStrayWhiteouts(t *testing.T) {
 				for j := i + 1; j <= len(whole); j++ {
 					id := w.id()
 					w.must(w.s.Merge(context.Background(), id, whole[i:j]))
-					_, err := w.s.Seal(context.Background(), id)
+					_, err := w.s.Finalize(context.Background(), id)
 					w.must(err)
 					w.must(w.s.Verify(context.Background(), id))
 					w.stack = append(append(append([]timeline.LayerID{}, whole[:i]...), id), whole[j:]...)

@@ -64,7 +64,7 @@ func oracle(t *testing.T, rt *rapid.T, plain bool) {
 			w.index = w.reread()
 		case 4:
 			for _, id := range w.stack {
-				_, err := w.s.Seal(context.Background(), id)
+				_, err := w.s.Finalize(context.Background(), id)
 				w.must(err)
 				w.must(w.s.Verify(context.Background(), id))
 			}

@@ -57,8 +57,8 @@ func sparseStore(t *testing.T, id timeline.LayerID, fill func(dir string)) *Stor
 
 const sparseID = timeline.LayerID("00000000000000aa")
 
-// TestSeal_ReadsOnlyDataOfSparseFiles has 60 TiB of holes: a test that reads zeros does not end.
-func TestSeal_ReadsOnlyDataOfSparseFiles(t *testing.T) {
+// TestFinalize_ReadsOnlyDataOfSparseFiles has 60 TiB of holes: a test that reads zeros does not end.
+func TestFinalize_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 	const huge = 15 << 40
 	s := sparseStore(t, sparseID, func(dir string) {
 		for _, n := range []string{"a", "b", "c", "d"} {
@@ -66,7 +66,7 @@ func TestSeal_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 		}
 		sparse(t, filepath.Join(dir, "small"), 1<<20, 4096)
 	})
-	got, err := s.Seal(t.Context(), sparseID)
+	got, err := s.Finalize(t.Context(), sparseID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +97,11 @@ func timeOf(t *testing.T, s *Store, name string) time.Time {
 	return fi.ModTime()
 }
 
-// TestSeal_HashesSmallHolesAsZeros checks that for small holes the manifest is unchanged: it
+// TestFinalize_HashesSmallHolesAsZeros checks that for small holes the manifest is unchanged: it
 // is of version 1, and has a DiffID.
-func TestSeal_HashesSmallHolesAsZeros(t *testing.T) {
-	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.SealedHoles/4, 1<<20) })
-	got, err := s.Seal(t.Context(), sparseID)
+func TestFinalize_HashesSmallHolesAsZeros(t *testing.T) {
+	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.ManifestHoles/4, 1<<20) })
+	got, err := s.Finalize(t.Context(), sparseID)
 	if err != nil || got.DiffID == "" {
 		t.Fatalf("%+v, %v", got, err)
 	}

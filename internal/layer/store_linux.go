@@ -114,7 +114,7 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	case err != nil:
 		return fault.Wrap(err, "remove layer %s", id)
 	}
-	for range removeTries { // a seal that is being cancelled may add a file meanwhile
+	for range removeTries { // a call of Finalize that is being cancelled may add a file meanwhile
 		if err = removeAt(ctx, s.fs, s.tmp, trash); !errors.Is(err, unix.ENOTEMPTY) {
 			break
 		}

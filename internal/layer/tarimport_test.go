@@ -124,7 +124,7 @@ func TestImportTarMalice(t *testing.T) {
 			if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
 				t.Errorf("written outside: %v %v", left, err)
 			}
-			_, err = w.s.Seal(context.Background(), id)
+			_, err = w.s.Finalize(context.Background(), id)
 			w.must(err)
 		})
 	}
@@ -154,12 +154,12 @@ func TestImportTarCompressed(t *testing.T) {
 		id := w.id()
 		_, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{})
 		w.must(err)
-		sealed, err := w.s.Seal(context.Background(), id)
+		finalized, err := w.s.Finalize(context.Background(), id)
 		w.must(err)
 		if want == "" {
-			want = sealed.DiffID
+			want = finalized.DiffID
 		}
-		if sealed.DiffID != want {
+		if finalized.DiffID != want {
 			t.Errorf("%s: another layer", name)
 		}
 		if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(data[:len(data)*2/3]),
@@ -442,7 +442,7 @@ func FuzzImportTar(f *testing.F) {
 			}
 			return
 		}
-		if _, err := w.s.Seal(context.Background(), id); err != nil {
+		if _, err := w.s.Finalize(context.Background(), id); err != nil {
 			t.Error(err)
 		}
 		if err := w.s.Verify(context.Background(), id); err != nil {

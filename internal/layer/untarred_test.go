@@ -45,12 +45,12 @@ func attribute(w *world, name string, n, size int) {
 	}
 }
 
-func TestSeal_AcceptsLongAttributeNames(t *testing.T) {
+func TestFinalize_AcceptsLongAttributeNames(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
 	attribute(w, filepath.Join(w.s.Dir(id), "f"), 40, 1)
-	got, err := w.s.Seal(t.Context(), id)
+	got, err := w.s.Finalize(t.Context(), id)
 	if err != nil || got.Digest == "" || got.DiffID == "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -60,14 +60,14 @@ func TestSeal_AcceptsLongAttributeNames(t *testing.T) {
 	}
 }
 
-// TestSeal_DescribesEntriesUnfitForTar checks that an entry for which tar has no header has a
+// TestFinalize_DescribesEntriesUnfitForTar checks that an entry for which tar has no header has a
 // manifest and can be verified, but not exported.
-func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
+func TestFinalize_DescribesEntriesUnfitForTar(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
 	attribute(w, filepath.Join(w.s.Dir(id), "f"), 40, 40<<10)
-	got, err := w.s.Seal(t.Context(), id)
+	got, err := w.s.Finalize(t.Context(), id)
 	if err != nil || got.Digest == "" || got.DiffID != "" {
 		t.Fatalf("%+v, %v; want a digest and no DiffID", got, err)
 	}
@@ -77,20 +77,20 @@ func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
 	}
 }
 
-func TestSeal_FlushesUndescribableEntries(t *testing.T) {
+func TestFinalize_FlushesUndescribableEntries(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
 	attribute(w, filepath.Join(w.s.Dir(id), "f"), 300, 1) // more than listxattr(2) gives
-	got, err := w.s.Seal(t.Context(), id)
-	if err != nil || got != (Sealed{}) || w.s.Sealed(id) {
+	got, err := w.s.Finalize(t.Context(), id)
+	if err != nil || got != (Finalized{}) || w.s.Finalized(id) {
 		t.Errorf("%+v, %v; want no digest", got, err)
 	}
 }
 
-// TestSeal_KeepsInvalidDeviceAsAttribute covers a number that no device can have: the
+// TestFinalize_KeepsInvalidDeviceAsAttribute covers a number that no device can have: the
 // attribute is kept as it is.
-func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
+func TestFinalize_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 	for _, value := range []string{"c 4000000000:1", "b 4096:1", "c 1:1048576"} {
 		w := newWorld(t, t.TempDir(), true)
 		w.base(func(src string) {
@@ -98,7 +98,7 @@ func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 			w.must(os.WriteFile(f, nil, 0o600))
 			w.must(unix.Setxattr(f, xattrDevice, []byte(value), 0))
 		})
-		got, err := w.s.Seal(t.Context(), w.stack[0])
+		got, err := w.s.Finalize(t.Context(), w.stack[0])
 		if err != nil || got.DiffID == "" {
 			t.Errorf("%s: %+v, %v", value, got, err)
 		}

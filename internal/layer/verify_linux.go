@@ -51,7 +51,7 @@ func asIn(want []format.Entry) func(string, *unix.Stat_t) form {
 	}
 }
 
-// VerifyDigest is Verify, and the manifest itself must have the digest that Seal
+// VerifyDigest is Verify, and the manifest itself must have the digest that Finalize
 // gave.
 func (s *Store) VerifyDigest(ctx context.Context, id timeline.LayerID, digest string) error {
 	_, have, err := s.Manifest(ctx, id)

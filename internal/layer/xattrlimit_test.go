@@ -165,9 +165,9 @@ func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 			if _, err := os.Lstat(at + "/d/old"); !os.IsNotExist(err) {
 				t.Errorf("what was removed shows through: %v", err)
 			}
-			sealed, err := w.s.Seal(t.Context(), id)
-			if err != nil || sealed.Digest == "" {
-				t.Errorf("sealed as %q: %v", sealed.Digest, err)
+			finalized, err := w.s.Finalize(t.Context(), id)
+			if err != nil || finalized.Digest == "" {
+				t.Errorf("finalized as %q: %v", finalized.Digest, err)
 			}
 			w.must(w.s.Merge(t.Context(), w.id(), w.stack))
 		})

@@ -58,7 +58,7 @@ func TestCapture_KeepsZeroDevice(t *testing.T) {
 			t.Errorf("%s came back as mode %o, device %x, owner %d:%d", name, b.Mode, b.Rdev, b.Uid, b.Gid)
 		}
 	}
-	if _, err := s.Seal(t.Context(), with); err != nil {
+	if _, err := s.Finalize(t.Context(), with); err != nil {
 		t.Error(err)
 	}
 	must(os.Remove(filepath.Join(live, "new")))

@@ -146,7 +146,7 @@ func TestBundle_DetectsAnyChangedByte(t *testing.T) {
 
 // forge gives a bundle with other records, whose manifest is made to fit and signed by
 // a key of the forger's: all that somebody without the log's key can do.
-func forge(t *rapid.T, b []byte, change func(lines []string) []string, reseal bool) []byte {
+func forge(t *rapid.T, b []byte, change func(lines []string) []string, rekey bool) []byte {
 	manifest, rest, err := untar(b, "manifest", -1)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func forge(t *rapid.T, b []byte, change func(lines []string) []string, reseal bo
 		}
 	}
 	signed := []byte(m.Text() + "\n" + sig)
-	if reseal {
+	if rekey {
 		skey, vkey, err := note.GenerateKey(nil, m.Origin)
 		if err != nil {
 			t.Fatal(err)
@@ -209,7 +209,7 @@ func TestBundle_DetectsTampering(t *testing.T) {
 	b, key := made(t, 12)
 	rapid.Check(t, func(t *rapid.T) {
 		how := rapid.SampledFrom([]string{"drop", "double", "swap", "rewrite", "truncate", "none"}).Draw(t, "how")
-		reseal := how == "none" || rapid.Bool().Draw(t, "reseal")
+		rekey := how == "none" || rapid.Bool().Draw(t, "reseal")
 		forged := forge(t, b, func(lines []string) []string {
 			i := rapid.IntRange(0, len(lines)-1).Draw(t, "i")
 			j := rapid.IntRange(0, len(lines)-2).Draw(t, "j")
@@ -229,7 +229,7 @@ func TestBundle_DetectsTampering(t *testing.T) {
 				return rechain(t, lines, i, rapid.Bool().Draw(t, "drop it"))
 			}
 			return lines
-		}, reseal)
+		}, rekey)
 		both(t, forged, key, how)
 	})
 }

@@ -1,8 +1,8 @@
 package limit
 
-// SealedHoles is how many bytes of holes in the files of a layer are hashed as zeros and
+// ManifestHoles is how many bytes of holes in the files of a layer are hashed as zeros and
 // written to tar. Further files are hashed by their data alone.
-const SealedHoles = 256 << 20
+const ManifestHoles = 256 << 20
 
 // The bounds on snapshots, layers and requests about them.
 const (
@@ -51,13 +51,13 @@ const (
 	WatchersOfAll      = 256
 	WatchedDirectories = 16 << 10
 	WatchQueue         = 4096
-	// SealedBytes bounds the bytes of the paths, targets and attributes in a layer's
-	// manifest, plus SealedEntry for each entry. The manifest has each path in full, so
-	// nested directories take the square of their depth. SealedEntries bounds the entries,
-	// which are all in memory when a layer is sealed or verified.
-	SealedBytes   = 64 << 20
-	SealedEntry   = 256
-	SealedEntries = 2_000_000
+	// ManifestBytes bounds the bytes of the paths, targets and attributes in a layer's
+	// manifest, plus ManifestEntry for each entry. The manifest has each path in full, so
+	// nested directories take the square of their depth. ManifestEntries bounds the entries,
+	// which are all in memory when a layer is finalized or verified.
+	ManifestBytes   = 64 << 20
+	ManifestEntry   = 256
+	ManifestEntries = 2_000_000
 	// MessagePath is how much of a path an error message repeats, in bytes.
 	MessagePath = 1 << 10
 	// DiffLines is the size up to which a file is compared by lines, DiffLineCount how many
@@ -73,7 +73,7 @@ const (
 // so many bytes of memory: a capture takes half of them at most.
 func Entries(memory int64) int64 { return max(1, min(memory/2/LiveEntry, LiveEntries)) }
 
-const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor " +
+const withoutManifest = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor " +
 	"exported; `verify` counts it as `unverifiable`"
 
 const watchesTest = "internal/boxfs/watches_test.go "
@@ -84,10 +84,10 @@ const deepTest = "internal/layer/deep_test.go "
 func history() area {
 	return area{title: "History", bounds: []Bound{
 		{
-			Name: "holes in the files of a layer that are hashed as zeros", Value: SealedHoles, Unit: "bytes",
+			Name: "holes in the files of a layer that are hashed as zeros", Value: ManifestHoles, Unit: "bytes",
 			Reached: "further files are hashed without their holes (manifest version 2); such a layer cannot be pushed or " +
 				"packed: `too_large`",
-			Test: "internal/layer/sparse_test.go TestSeal_ReadsOnlyDataOfSparseFiles",
+			Test: "internal/layer/sparse_test.go TestFinalize_ReadsOnlyDataOfSparseFiles",
 		},
 		{"depth of nested directories", Depth, "levels", "`too_large`, with the path; earlier snapshots are not affected",
 			deepTest + "TestCapture_RefusesTooDeepTree"},
@@ -114,12 +114,12 @@ func history() area {
 			"internal/layer/mdir_test.go TestDiff_BoundsDirectory" + lowered},
 		{"bytes of the paths in a snapshot's message", NamedBytes, "bytes", "further ones are only counted",
 			deepTest + "TestDeepTree_CostIsLinear"},
-		{"paths, targets and attributes in a snapshot's manifest", SealedBytes, "bytes", unsealable,
-			deepTest + "TestSeal_FlushesLayerTooLargeForManifest"},
-		{"room that each entry of a manifest adds to these", SealedEntry, "bytes", unsealable,
-			deepTest + "TestSeal_FlushesLayerTooLargeForManifest"},
-		{"entries of a snapshot's manifest", SealedEntries, "entries", unsealable,
-			deepTest + "TestSeal_FlushesLayerTooLargeForManifest"},
+		{"paths, targets and attributes in a snapshot's manifest", ManifestBytes, "bytes", withoutManifest,
+			deepTest + "TestFinalize_FlushesLayerTooLargeForManifest"},
+		{"room that each entry of a manifest adds to these", ManifestEntry, "bytes", withoutManifest,
+			deepTest + "TestFinalize_FlushesLayerTooLargeForManifest"},
+		{"entries of a snapshot's manifest", ManifestEntries, "entries", withoutManifest,
+			deepTest + "TestFinalize_FlushesLayerTooLargeForManifest"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
 		{"files in a list", ListEntries, "entries", "`too_large`",

@@ -1,6 +1,6 @@
 // Package meta is the database of sandboxes, snapshots, routes and layers: one SQLite file in WAL mode. Every
 // change is one transaction. Committed transactions survive the death of every process (synchronous=NORMAL:
-// after a power loss the newest transactions may be missing, but never half there; MarkSealed waits until the
+// after a power loss the newest transactions may be missing, but never half there; MarkFinalized waits until the
 // disk has everything up to itself). Only engine imports it; it imports timeline, seal, vfs, fault and
 // client/wire.
 package meta

@@ -9,18 +9,18 @@ import (
 
 // Layer is the record of a layer directory.
 type Layer struct {
-	ID     timeline.LayerID
-	Merged bool
-	Sealed bool
-	Digest string // of the manifest, when sealed
-	DiffID string // OCI DiffID, when sealed
-	Size   int64  // content bytes, when sealed
+	ID        timeline.LayerID
+	Merged    bool
+	Finalized bool
+	Digest    string // of the manifest, when finalized
+	DiffID    string // OCI DiffID, when finalized
+	Size      int64  // content bytes, when finalized
 }
 
 const layerCols = "id,merged,sealed,digest,diff_id,size"
 
 func scanLayer(s scanner) (l Layer, err error) {
-	return l, s.Scan(&l.ID, &l.Merged, &l.Sealed, &l.Digest, &l.DiffID, &l.Size)
+	return l, s.Scan(&l.ID, &l.Merged, &l.Finalized, &l.Digest, &l.DiffID, &l.Size)
 }
 
 func (d *DB) layers(ctx context.Context, where string, args ...any) (out []Layer, err error) {
@@ -35,8 +35,8 @@ func (d *DB) layers(ctx context.Context, where string, args ...any) (out []Layer
 // Layers lists all layers, oldest first.
 func (d *DB) Layers(ctx context.Context) ([]Layer, error) { return d.layers(ctx, "") }
 
-// LayersUnsealed lists the layers that are not finalized, oldest first.
-func (d *DB) LayersUnsealed(ctx context.Context) ([]Layer, error) {
+// UnfinalizedLayers lists the layers that are not finalized, oldest first.
+func (d *DB) UnfinalizedLayers(ctx context.Context) ([]Layer, error) {
 	return d.layers(ctx, "WHERE sealed=0")
 }
 
@@ -52,11 +52,11 @@ func (d *DB) Layer(ctx context.Context, id timeline.LayerID) (Layer, error) {
 	return ls[0], nil
 }
 
-// MarkSealed records that a layer is safe on the disk, and returns when the
+// MarkFinalized records that a layer is safe on the disk, and returns when the
 // record is as well. A layer that was dropped meanwhile is NotFound.
-func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
+func (d *DB) MarkFinalized(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
 	err := d.tx(ctx, func(t *tx) error {
-		if t.markSealed(Layer{ID: id, Digest: digest, DiffID: diffID, Size: size}) == 0 && t.err == nil {
+		if t.markFinalized(Layer{ID: id, Digest: digest, DiffID: diffID, Size: size}) == 0 && t.err == nil {
 			return fault.New(fault.NotFound, "layer %s no longer exists", id)
 		}
 		return nil
@@ -67,8 +67,8 @@ func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID
 	return d.Flush()
 }
 
-// markSealed returns how many layers it marked.
-func (t *tx) markSealed(l Layer) int64 {
+// markFinalized returns how many layers it marked.
+func (t *tx) markFinalized(l Layer) int64 {
 	return t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", l.Digest, l.DiffID, l.Size, l.ID)
 }
 

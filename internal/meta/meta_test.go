@@ -125,7 +125,7 @@ func TestDatabase_PersistsSandboxes(t *testing.T) {
 	ok(t, d.SetTag(ctx, rec.ID, "good", s.ID))
 	ok(t, d.SetSetting(ctx, "boot_id", "x"))
 	ok(t, d.SetSetting(ctx, "boot_id", "y"))
-	ok(t, d.MarkSealed(ctx, r.Layer, "sha256:d", "sha256:e", 99))
+	ok(t, d.MarkFinalized(ctx, r.Layer, "sha256:d", "sha256:e", 99))
 	ok(t, d.Close())
 
 	d = must(Open(ctx, path))(t)
@@ -145,7 +145,7 @@ func TestDatabase_PersistsSandboxes(t *testing.T) {
 		t.Errorf("by id: %+v", byID)
 	}
 	h := must(d.History(ctx, rec.ID))(t)
-	if g := h.Snapshots[s.ID]; g.Message != odd || *g.Exit != 137 || !g.Created.Equal(s.Created) || !g.Sealed ||
+	if g := h.Snapshots[s.ID]; g.Message != odd || *g.Exit != 137 || !g.Created.Equal(s.Created) || !g.Finalized ||
 		g.Stats != s.Stats || g.Parent != s.Parent || g.Cause != s.Cause {
 		t.Errorf("got %+v", g)
 	}
@@ -153,7 +153,7 @@ func TestDatabase_PersistsSandboxes(t *testing.T) {
 		t.Errorf("history %+v", h)
 	}
 	if ls := must(d.Layers(ctx))(t); len(ls) != 1 ||
-		ls[0] != (Layer{ID: r.Layer, Sealed: true, Digest: "sha256:d", DiffID: "sha256:e", Size: 99}) {
+		ls[0] != (Layer{ID: r.Layer, Finalized: true, Digest: "sha256:d", DiffID: "sha256:e", Size: 99}) {
 		t.Errorf("layers %+v", ls)
 	}
 	if is := must(d.Intents(ctx))(t); len(is) != 1 || is[0].ID != other || is[0].Kind != "other" ||
@@ -217,7 +217,7 @@ func TestDatabase_RefusesInvalidChanges(t *testing.T) {
 	if _, err := d.DeleteSandbox(ctx, "ffffffffffff"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("delete an unknown sandbox: %v", err)
 	}
-	if err := d.MarkSealed(ctx, "ffffffffffffffff", "", "", 0); !fault.Is(err, fault.NotFound) {
+	if err := d.MarkFinalized(ctx, "ffffffffffffffff", "", "", 0); !fault.Is(err, fault.NotFound) {
 		t.Errorf("seal an unknown layer: %v", err)
 	}
 	gone, cancel := context.WithCancel(ctx)
@@ -276,7 +276,7 @@ func TestForks_ShareHistory(t *testing.T) {
 		t.Errorf("stack %v", got)
 	}
 	for _, l := range []timeline.LayerID{a.Layer, b.Layer, c.Layer} {
-		ok(t, d.MarkSealed(ctx, l, "d", "e", map[timeline.LayerID]int64{a.Layer: 1, b.Layer: 10, c.Layer: 100}[l]))
+		ok(t, d.MarkFinalized(ctx, l, "d", "e", map[timeline.LayerID]int64{a.Layer: 1, b.Layer: 10, c.Layer: 100}[l]))
 	}
 	if u := must(d.Usage(ctx, src.ID))(t); u != (Usage{Own: 10, Shared: 1}) {
 		t.Errorf("source: %+v", u)
@@ -470,7 +470,7 @@ func TestLoseLayer(t *testing.T) {
 	ok(t, d.SetTag(ctx, rec.ID, "t", c.Top))
 	fork := box(t, d, "fork", c.Top)
 	calm := box(t, d, "calm", a.Top)
-	ok(t, d.MarkSealed(ctx, a.Layer, "", "", 1))
+	ok(t, d.MarkFinalized(ctx, a.Layer, "", "", 1))
 
 	if moved := must(d.LoseLayer(ctx, merged.Layer))(t); len(moved) > 0 {
 		t.Errorf("a merged layer moved %v", moved)

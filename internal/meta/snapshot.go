@@ -38,7 +38,7 @@ func scanSnapshot(sc scanner) (s timeline.Snapshot, err error) {
 	var exit sql.NullInt64
 	var memory sql.NullString
 	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes,
-		&s.Sealed, &memory)
+		&s.Finalized, &memory)
 	s.Created = time.UnixMicro(created).UTC()
 	if exit.Valid {
 		code := int(exit.Int64)
@@ -401,7 +401,7 @@ func (t *tx) deleteSnapshot(
 		t.addRoute(r)
 	}
 	for _, l := range sealed {
-		t.markSealed(l)
+		t.markFinalized(l)
 	}
 	t.exec("DELETE FROM tags WHERE snapshot=?", id)
 	t.exec("DELETE FROM bases WHERE top=?", id)

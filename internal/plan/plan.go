@@ -130,7 +130,7 @@ type Config struct {
 	// means DefaultIdle; a negative value means no limit.
 	IdleAfter time.Duration `json:"idle_after,omitempty"`
 	// Image is an absolute path of a directory with a memory image to resume, in tier gvisor. Nothing passes
-	// the gate before Reseal.
+	// the gate before Rekey.
 	Image string `json:"image,omitempty"`
 	// MemoryFacts are set by box.Start in tier gvisor: what must be the same where an image of the box's
 	// memory is resumed.

@@ -177,5 +177,5 @@ type Snapshot struct {
 	Cause   string    `json:"cause"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	Layers  []string  `json:"layers,omitempty"` // digests of what it changed against its parent, where it is sealed
+	Layers  []string  `json:"layers,omitempty"` // digests of what it changed against its parent, where it is finalized
 }

@@ -23,7 +23,7 @@ import (
 // them, with the place and the digest of each: what comes back is checked by the digest.
 
 // Packing lists the layers of a sandbox that travel, with the digest and the size that each had when it
-// was packed for the last push from here. It seals them first.
+// was packed for the last push from here. It finalizes them first.
 func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, err error) {
 	rec, err := t.c.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -33,7 +33,7 @@ func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, er
 	if err != nil {
 		return res, err
 	}
-	if err := t.c.Seal(ctx); err != nil {
+	if err := t.c.Finalize(ctx); err != nil {
 		return res, err
 	}
 	list, err := t.Packable(ctx, &rec)
@@ -56,7 +56,7 @@ func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, er
 
 // Packable lists the layers of a sandbox that travel, and checks that each can be packed: a layer that a
 // registry has is not packed again, and earlier versions packed some that layer.Store.Packable refuses.
-// Layers that are not sealed are a Conflict.
+// Layers that are not finalized are a Conflict.
 func (t *Travel) Packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, error) {
 	t.c.Keep.Lock()
 	defer t.c.Keep.Unlock()
@@ -136,7 +136,7 @@ func (t *Travel) packOne(ctx context.Context, rec *meta.Sandbox, digest, file st
 // recordArtifact writes into the repository where the layers of a sandbox are. It is a Conflict if these are
 // not all that the sandbox has now.
 func (t *Travel) recordArtifact(ctx context.Context, tr *trip, rec *meta.Sandbox, a *wire.Artifact) error {
-	if err := t.c.Seal(ctx); err != nil {
+	if err := t.c.Finalize(ctx); err != nil {
 		return err
 	}
 	list, _, err := t.list(ctx, rec)

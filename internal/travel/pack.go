@@ -27,7 +27,7 @@ func (t *Travel) packLayers(ctx context.Context, tr *trip, rec *meta.Sandbox, mo
 	if most <= 0 {
 		most = wire.DefaultPacked
 	}
-	if err := t.c.Seal(ctx); err != nil {
+	if err := t.c.Finalize(ctx); err != nil {
 		return 0, err
 	}
 	t.c.Keep.Lock()
@@ -104,7 +104,7 @@ func (t *Travel) list(
 			if err != nil {
 				return nil, nil, err
 			}
-			if !l.Sealed {
+			if !l.Finalized {
 				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing", rec.Name).
 					WithHint("wait until its changes are captured, then try again")
 			}

@@ -69,7 +69,7 @@ type Config struct {
 	Git       *gitwork.Git
 	Book      *audit.Book
 	Keep      sync.Locker                     // while it is held, no layer is removed
-	Seal      func(ctx context.Context) error // seals all layers, so that they have digests
+	Finalize  func(ctx context.Context) error // finalizes all layers, so that they have digests
 	// RecordText truncates a text, and redacts secrets in it.
 	RecordText func(text string) string
 	Rand       io.Reader

@@ -128,7 +128,7 @@ func (t *Trees) Record(
 	if err != nil {
 		return err
 	}
-	first.Sealed = false
+	first.Finalized = false
 	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
 	id, made, err := t.c.Stacks.NewLayer()
 	if err != nil {

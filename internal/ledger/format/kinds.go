@@ -25,7 +25,7 @@ const (
 	KindProgram    Kind = "program"
 	KindPropose    Kind = "propose"
 	KindRebase     Kind = "rebase"
-	KindReseal     Kind = "reseal"
+	KindRekey      Kind = "reseal"
 	KindRollback   Kind = "rollback"
 	KindSession    Kind = "session"
 	KindSnapshot   Kind = "snapshot"
@@ -39,7 +39,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit,
 		KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindReseal,
+		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindRekey,
 		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
@@ -90,8 +90,8 @@ func newBody(k Kind) Body {
 		return new(Propose)
 	case KindRebase:
 		return new(Rebase)
-	case KindReseal:
-		return new(Reseal)
+	case KindRekey:
+		return new(Rekey)
 	case KindRollback:
 		return new(Rollback)
 	case KindSession:
@@ -328,8 +328,8 @@ type Rebase struct {
 	To        string `json:"to" jsonschema:"Commit that it stands on"`
 }
 
-// Reseal records a step of re-keying a fork of running processes, before anything of it passes the gate.
-type Reseal struct {
+// Rekey records a step of re-keying a fork of running processes, before anything of it passes the gate.
+type Rekey struct {
 	Detail string `json:"detail,omitempty" jsonschema:"What was done, for people"`
 	Error  string `json:"error,omitempty" jsonschema:"Why it failed; the sandbox is quarantined then"`
 	Step   string `json:"step" jsonschema:"What: certificates, hostname, machine-id, random, ssh-host-keys, hook, gate, or another"`
@@ -453,7 +453,7 @@ func (*Propose) Kind() Kind { return KindPropose }
 func (*Rebase) Kind() Kind { return KindRebase }
 
 // Kind implements Body.
-func (*Reseal) Kind() Kind { return KindReseal }
+func (*Rekey) Kind() Kind { return KindRekey }
 
 // Kind implements Body.
 func (*Rollback) Kind() Kind { return KindRollback }

@@ -26,29 +26,29 @@ import (
 // manifestName is the file beside fs that marks a layer as finalized.
 const manifestName = "manifest"
 
-// Sealed is the result of Seal.
-type Sealed struct {
-	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Seal.
+// Finalized is the result of Finalize.
+type Finalized struct {
+	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Finalize.
 	Digest string
 	// DiffID is that of the layer as an OCI tar stream, uncompressed; empty: it has none,
-	// see limit.SealedHoles and format.NoHeader.
+	// see limit.ManifestHoles and format.NoHeader.
 	DiffID  string
 	Size    int64 // content bytes, each file once
 	Entries int
 }
 
-// Seal finalizes a layer: it hashes it, writes its manifest and flushes both to the medium. When it returns,
-// the layer survives a power loss, and Verify can detect changes. Sealing twice is harmless.
+// Finalize finalizes a layer: it hashes it, writes its manifest and flushes both to the medium. When it returns,
+// the layer survives a power loss, and Verify can detect changes. Finalizing twice is harmless.
 //
-// A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes allow, or that no
+// A layer whose manifest would be larger than limit.ManifestEntries and limit.ManifestBytes allow, or that no
 // manifest can describe, gets none: it is flushed, so that it survives a power loss, but cannot be verified
 // or exported.
-func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
-	out, err := s.seal(ctx, id)
+func (s *Store) Finalize(ctx context.Context, id timeline.LayerID) (Finalized, error) {
+	out, err := s.finalize(ctx, id)
 	return out, fault.Wrap(err, "finalize layer %s", id)
 }
 
-func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err error) {
+func (s *Store) finalize(ctx context.Context, id timeline.LayerID) (out Finalized, err error) {
 	if !s.Has(id) {
 		return out, fault.New(fault.NotFound, "layer %s not found", id)
 	}
@@ -57,7 +57,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		return out, err
 	}
 	defer unix.Close(dir)
-	budget := int64(limit.SealedHoles)
+	budget := int64(limit.ManifestHoles)
 	entries, err := s.describe(ctx, id, s.cleanNoise, func(_ string, st *unix.Stat_t) form {
 		holes := st.Size - st.Blocks*512
 		if holes < format.SparseBlock {
@@ -70,7 +70,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		return whole
 	})
 	if indescribable(err) {
-		return Sealed{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
+		return Finalized{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
 	}
 	if err != nil {
 		return out, err
@@ -123,8 +123,8 @@ func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest 
 	return format.Digest(sum.Sum(nil)), nil
 }
 
-// Sealed reports whether the layer has a manifest.
-func (s *Store) Sealed(id timeline.LayerID) bool {
+// Finalized reports whether the layer has a manifest.
+func (s *Store) Finalized(id timeline.LayerID) bool {
 	var st unix.Stat_t
 	return validID(id) && unix.Lstat(filepath.Join(s.dir, string(id), manifestName), &st) == nil
 }
@@ -259,7 +259,7 @@ func (d *describer) admit(e *format.Entry) error {
 		d.text += int64(len(x.Key) + len(x.Value))
 	}
 	n := int64(len(d.entries))
-	if n <= limit.SealedEntries && d.text <= limit.SealedBytes+n*limit.SealedEntry {
+	if n <= limit.ManifestEntries && d.text <= limit.ManifestBytes+n*limit.ManifestEntry {
 		return nil
 	}
 	return fault.New(fault.TooLarge,

@@ -47,13 +47,13 @@ func TestVerify_FindsDamage(t *testing.T) {
 			w.base(func(src string) { smallTree(t, src) })
 			id := w.stack[0]
 			if err := w.s.Verify(context.Background(), id); !fault.Is(err, fault.NotFound) {
-				t.Errorf("not sealed: %v", err)
+				t.Errorf("not finalized: %v", err)
 			}
-			sealed, err := w.s.Seal(context.Background(), id)
+			finalized, err := w.s.Finalize(context.Background(), id)
 			w.must(err)
-			w.must(w.s.VerifyDigest(context.Background(), id, sealed.Digest))
+			w.must(w.s.VerifyDigest(context.Background(), id, finalized.Digest))
 			w.must(do(w.s.Dir(id)))
-			if err := w.s.VerifyDigest(context.Background(), id, sealed.Digest); !fault.Is(err, fault.Corrupt) {
+			if err := w.s.VerifyDigest(context.Background(), id, finalized.Digest); !fault.Is(err, fault.Corrupt) {
 				t.Errorf("Verify: %v", err)
 			}
 		})
@@ -95,7 +95,7 @@ func TestTarWithGNUTar(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) { smallTree(t, src) })
-	_, err = w.s.Seal(context.Background(), w.stack[0])
+	_, err = w.s.Finalize(context.Background(), w.stack[0])
 	w.must(err)
 	f, err := os.Create(filepath.Join(w.home, "layer.tar"))
 	w.must(err)
@@ -299,8 +299,8 @@ func isSkeletonDir(t *testing.T, p string) bool {
 	return new(source).isSkeleton(fd)
 }
 
-// TestSeal_StopsOnCancel cancels at each point, also in the middle of a file.
-func TestSeal_StopsOnCancel(t *testing.T) {
+// TestFinalize_StopsOnCancel cancels at each point, also in the middle of a file.
+func TestFinalize_StopsOnCancel(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) {
@@ -308,15 +308,15 @@ func TestSeal_StopsOnCancel(t *testing.T) {
 	})
 	id := w.stack[0]
 	for n := int64(0); ; n++ {
-		_, err := w.s.Seal(looptest.EndsAfter(t, n), id)
+		_, err := w.s.Finalize(looptest.EndsAfter(t, n), id)
 		if err == nil {
 			if n < 6 { // of the file alone: three pieces, for the digest and the DiffID
 				t.Errorf("it looks at its context %d times", n)
 			}
 			return
 		}
-		if !errors.Is(err, context.Canceled) || w.s.Sealed(id) {
-			t.Fatalf("ended after %d looks: %v; sealed: %v", n, err, w.s.Sealed(id))
+		if !errors.Is(err, context.Canceled) || w.s.Finalized(id) {
+			t.Fatalf("ended after %d looks: %v; finalized: %v", n, err, w.s.Finalized(id))
 		}
 	}
 }
