@@ -308,7 +308,7 @@ func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 		d.killDaemon()
 		for deadline := time.Now().Add(patience); d.history()[0] == before; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("nothing is captured any more")
+				t.Fatal("no snapshot was taken after the daemon was killed")
 			}
 		}
 	}
@@ -316,11 +316,11 @@ func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 		t.Error(out)
 	}
 	d.run("stop", sandbox)
-	d.eventually(`"exit":{`, "status", sandbox, "--json") // which is recorded behind the stop
+	d.eventually(`"exit":{`, "status", sandbox, "--json") // which is recorded after the stop
 }
 
-// TestRewind_SurvivesDaemonKill kills the daemon while a rewind waits for the command to exit:
-// no torn snapshot and no unseen process may remain.
+// TestRewind_SurvivesDaemonKill kills the daemon while a rewind waits for the command to exit. No torn snapshot and
+// no process without a supervisor may remain.
 func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -348,7 +348,7 @@ func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	d.run("exec", sandbox, "--", "true")
 }
 
-// TestFork_StartsNoCommand checks that a fork has the files of a sandbox, not its supervised command.
+// TestFork_StartsNoCommand checks that a fork has the files of a sandbox, but not its supervised command.
 func TestFork_StartsNoCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
