@@ -1,5 +1,5 @@
 // Package archive opens untrusted tar archives: it detects their compression, and limits the unpacked size. It
-// imports fault; layer and boxfs import it.
+// imports fault and limit; layer and boxfs import it.
 package archive
 
 import (

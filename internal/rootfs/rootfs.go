@@ -1,7 +1,7 @@
 // Package rootfs presents a stack of layers as the live root of a sandbox, in a generation directory that belongs to
 // a driver: overlay mounts the stack and keeps changes in upper directories, copy and btrfs create a plain tree. It
-// computes values (rootspec.Spec) and prepares directories; it mounts nothing. It imports rootspec, quota, fault and
-// undo; daemon passes it to the engine.
+// computes values (rootspec.Spec) and prepares directories; it mounts nothing. It imports rootspec, quota, removal,
+// mounttable, dirfd, limit, fault and undo; daemon passes it to the engine.
 package rootfs
 
 import (

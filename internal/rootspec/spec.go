@@ -1,6 +1,6 @@
 // Package rootspec describes how the live root of a sandbox is assembled: as a value that a driver (rootfs) computes,
-// the engine passes on, and the monitor (box) applies with Mount in a separate mount namespace. It imports only
-// fault.
+// the engine passes on, and the monitor (box) applies with Mount in a separate mount namespace. It imports only dirfd
+// and fault.
 package rootspec
 
 import (
