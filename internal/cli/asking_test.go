@@ -61,7 +61,7 @@ func TestClients_WaitForApproval(t *testing.T) {
 		})
 	}
 
-	// Approval of a name opens its usual port. A connection to another port is a request of its own.
+	// Approval of a name opens its usual port. A connection to another port is a separate request.
 	t.Run("another port", func(t *testing.T) {
 		l := l.with(t)
 		l.need("curl")

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// printEach calls fn for every name, and prints the results of the calls that succeeded, as JSON an object by name.
+// printEach calls fn for every name, and prints the names for which it succeeded, or with --json the results by name.
 func printEach[T any](
 	ctx context.Context, a *app, names []string, fn func(*client.Client, context.Context, string) (T, error),
 ) error {

@@ -72,7 +72,7 @@ func TestScripts(t *testing.T) {
 				_, missing := exec.LookPath("mkfs.btrfs")
 				return strings.Contains(string(known), "\tbtrfs\n") && missing == nil, err
 			}
-			return false, fmt.Errorf("no condition %q", cond)
+			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits":      cmdExits,

@@ -124,7 +124,7 @@ func stopped(err error) string {
 }
 
 // setProject tries to leave the project with FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS. A call that the file system does
-// not support is no evasion either.
+// not support does not evade the limit either.
 func setProject(name string) error {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // Unchangeable describes the files below a directory of the host that the caller may change, and a command in a
 // sandbox on the host may not: overlayfs copies a file up with its owner and group, and fails with EOVERFLOW if one of
-// them is not mapped. The user namespace of an ordinary user maps only their own IDs.
+// them is not mapped. The user namespace of an unprivileged user maps only their own IDs.
 type Unchangeable struct {
 	First   string // path of the first one
 	Count   int
