@@ -168,7 +168,7 @@ func TestProject_Nested(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := TryProject(dir); !fault.Is(err, fault.Unsupported) ||
-		!strings.Contains(err.Error(), "belongs to project 1000 already") {
+		!strings.Contains(err.Error(), "already belongs to project 1000") {
 		t.Error(err)
 	}
 }

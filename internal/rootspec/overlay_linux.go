@@ -223,9 +223,10 @@ func (m *mounter) makeOverlay(set layerSet, flags int, h *hideout) (mnt int, err
 		return err
 	}
 	if m.idmap <= 0 {
-		return mnt, try()
+		err = try()
+	} else {
+		err = WithFSIDs(m.uid, m.gid, try)
 	}
-	err = WithFSIDs(m.uid, m.gid, try)
 	return mnt, err
 }
 

@@ -427,10 +427,10 @@ func host(root string, arg []byte, out io.Writer) error {
 	}
 	entries, err := os.ReadDir(root + o.Home)
 	if err == nil && len(entries) > 0 {
-		return fmt.Errorf("the store shows %v", entries)
+		return fmt.Errorf("the store is visible: %v", entries)
 	}
 	if err := os.WriteFile(root+o.Home+"/x", nil, 0o600); err == nil {
-		return errors.New("the place of the store can be written")
+		return errors.New("the directory of the store is writable")
 	}
 	for _, p := range o.Want {
 		if _, err := os.Lstat(root + p); err != nil {
