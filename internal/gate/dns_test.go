@@ -53,7 +53,7 @@ func TestParseQuery_ReadsQueries(t *testing.T) {
 			t.Errorf("%q: %+v, %v", x.text, q, ok)
 		}
 	}
-	// A dot inside of a label is not the same name as two labels.
+	// A label with a dot inside is not the same name as two labels.
 	m := ask("exampleXcom", dnsmessage.TypeA, false)
 	m[dnsHeader+8] = '.'
 	q, _, _, ok := parseQuery(m)
@@ -61,7 +61,7 @@ func TestParseQuery_ReadsQueries(t *testing.T) {
 		t.Errorf("a dot in a label: %+v", q)
 	}
 	if r := q.reply(dnsmessage.RCodeNameError, nil, 0, 512); !bytes.Equal(r[dnsHeader:], m[dnsHeader:]) || r[3] != 0x83 {
-		t.Errorf("a dot in a label: % x answers % x", r, m)
+		t.Errorf("a dot in a label: % x is the reply to % x", r, m)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestParseQuery_RefusesInvalid(t *testing.T) {
 		t.Error("the longest name is refused")
 	}
 	if _, _, _, ok := parseQuery(ask(strings.Repeat("aaaaaaa.", 31)+"aaaaaa", dnsmessage.TypeA, false)); ok {
-		t.Error("a name of 256 bytes is read")
+		t.Error("a name of 256 bytes is accepted")
 	}
 }
 
@@ -143,7 +143,7 @@ func TestReply_EchoesQuestion(t *testing.T) {
 	if !bytes.Equal(r, want) {
 		t.Errorf("% x\nwant\n% x", r, want)
 	}
-	// What does not fit is asked for again.
+	// A reply that does not fit is truncated, so that the client retries over TCP.
 	r = q.reply(dnsmessage.RCodeSuccess, make([]netip.Addr, 0), 0, 512)
 	if r[7] != 0 || r[2]&2 != 0 {
 		t.Errorf("no answers: % x", r)
@@ -194,15 +194,15 @@ func FuzzQuery(f *testing.F) {
 		}
 		r := q.reply(code, []netip.Addr{netip.AddrFrom4([4]byte{1, 2, 3, 4})}, time.Minute, q.size)
 		if len(r) > q.size || r[2]&0x80 == 0 || r[0] != m[0] || r[1] != m[1] {
-			t.Fatalf("% x answers % x", r, m)
+			t.Fatalf("% x is the reply to % x", r, m)
 		}
 		if _, _, answer, _ := parseQuery(r); answer {
-			t.Fatal("an answer would be answered")
+			t.Fatal("a reply gets a reply")
 		}
 	})
 }
 
-// name is a host name that a test knows to be one; "" is none.
+// name returns s as a host name, which it must be; "" is the zero Host.
 func name(s string) policy.Host {
 	h, err := policy.ParseHost(s)
 	if err != nil && s != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// hail gives the ClientHello that Go's client sends, as one record.
+// hail returns the ClientHello that Go's client sends, as one record.
 func hail(t testing.TB, c *tls.Config) []byte {
 	t.Helper()
 	a, b := net.Pipe()
@@ -34,7 +34,7 @@ func realHello(t testing.TB, name string) []byte {
 	return hail(t, &tls.Config{ServerName: name})
 }
 
-// ext is one extension.
+// ext encodes one extension.
 func ext(kind uint16, data ...byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, kind)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
@@ -53,7 +53,7 @@ func sni(names ...string) []byte {
 
 var offers13 = ext(extVersions, 4, 3, 4, 3, 3)
 
-// handmade is a ClientHello message with exts.
+// handmade returns a ClientHello message with exts.
 func handmade(exts ...[]byte) []byte {
 	body := append([]byte{3, 3}, make([]byte, 32)...)
 	body = append(body, 0, 0, 2, 0x13, 0x01, 1, 0)
@@ -62,7 +62,7 @@ func handmade(exts ...[]byte) []byte {
 	return append([]byte{clientHello, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...)
 }
 
-// records cuts a message into records of size bytes.
+// records splits a message into records of size bytes.
 func records(m []byte, size int) []byte {
 	var out []byte
 	for len(m) > 0 {
@@ -74,7 +74,7 @@ func records(m []byte, size int) []byte {
 	return out
 }
 
-// read feeds wire in pieces of size bytes.
+// read feeds wire to a hailing in pieces of size bytes.
 func read(wire []byte, size int) (h hello, used int, done bool, err error) {
 	var x hailing
 	for used < len(wire) {
@@ -167,7 +167,7 @@ func TestHello_RefusesInvalid(t *testing.T) {
 			}
 		}
 	}
-	// A record for each byte is read, but not for ever.
+	// A record per byte is accepted, up to the limit of the total size.
 	long := handmade(sni("a.example"), ext(21, make([]byte, 16000)...))
 	if _, _, done, err := read(records(long, 1<<14), 1<<14); err != nil || !done {
 		t.Error(done, err)
@@ -177,8 +177,8 @@ func TestHello_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// TestHello_RefusesECH sends the extension encrypted_client_hello, with which clients such as Go's hide the
-// server name.
+// TestHello_RefusesECH sends the extension encrypted_client_hello, with which clients such as Go's hide the server
+// name.
 func TestHello_RefusesECH(t *testing.T) {
 	t.Parallel()
 	wire := records(handmade(sni("public.example"), ext(0xfe0d, bytes.Repeat([]byte{7}, 180)...), offers13), 1<<14)
@@ -187,7 +187,7 @@ func TestHello_RefusesECH(t *testing.T) {
 	}
 }
 
-// through passes wire in pieces and gives what came out.
+// through passes wire through w in pieces and returns the output.
 func through(w *watch, wire []byte, size int) (out []byte, err error) {
 	for len(wire) > 0 {
 		n := min(size, len(wire))
@@ -246,10 +246,10 @@ func TestSecondHello_RequiresSameName(t *testing.T) {
 				t.Errorf("%s in pieces of %d: %v", what, piece, err)
 			}
 			if err == nil && !bytes.Equal(out, x.wire) {
-				t.Errorf("%s in pieces of %d: %d of %d bytes came through, or others", what, piece, len(out), len(x.wire))
+				t.Errorf("%s in pieces of %d: %d bytes of %d passed unchanged", what, piece, len(out), len(x.wire))
 			}
 			if err != nil && bytes.Contains(out, []byte("b.example")) {
-				t.Errorf("%s in pieces of %d: the other name came through", what, piece)
+				t.Errorf("%s in pieces of %d: the other name was passed", what, piece)
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// Whatever is sent, in whatever pieces, the same passes; and nothing is made up.
+// FuzzWatch checks that watch passes the same bytes however the input is split, and invents none.
 func FuzzWatch(f *testing.F) {
 	f.Add(records(handmade(sni("b.example"), offers13), 7), 1, true)
 	f.Add(append([]byte{recordCCS, 3, 3, 0, 1, 1}, records(handmade(sni("a.example"), offers13), 99)...), 3, false)

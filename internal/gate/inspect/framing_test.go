@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// through feeds a stream in pieces and gives what may go on.
+// through feeds a stream in pieces and returns what may be forwarded.
 func through(stream string, size int) (string, *framing, error) {
 	f := &framing{}
 	var out []byte
@@ -119,7 +119,7 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// What passes, net/http takes for the same requests, with the same bodies.
+// FuzzFraming checks that net/http parses the output as the same requests, with the same bodies.
 func FuzzFraming(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\n" + host + "\r\n",
@@ -145,7 +145,7 @@ func FuzzFraming(f *testing.F) {
 		for i := range x.heads {
 			q, err := http.ReadRequest(r)
 			if err != nil {
-				return // net/http is stricter in some: the connection ends there
+				return // net/http is stricter in some respects: it ends the connection
 			}
 			if len(q.Header["Content-Length"])+len(q.TransferEncoding) > 1 {
 				t.Fatalf("%q: %+v", out, q)
