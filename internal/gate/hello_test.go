@@ -246,7 +246,7 @@ func TestSecondHello_RequiresSameName(t *testing.T) {
 				t.Errorf("%s in pieces of %d: %v", what, piece, err)
 			}
 			if err == nil && !bytes.Equal(out, x.wire) {
-				t.Errorf("%s in pieces of %d: %d bytes of %d passed unchanged", what, piece, len(out), len(x.wire))
+				t.Errorf("%s in pieces of %d: the output differs: %d of %d bytes", what, piece, len(out), len(x.wire))
 			}
 			if err != nil && bytes.Contains(out, []byte("b.example")) {
 				t.Errorf("%s in pieces of %d: the other name was passed", what, piece)
