@@ -13,7 +13,7 @@ import (
 type placing struct {
 	At   string   `json:"at"`
 	Line int      `json:"line,omitempty"`
-	Said []string `json:"said"` // a key and its value, sorted
+	Said []string `json:"said"` // the settings, each a key and its value, sorted
 }
 
 // each calls fn with the origin of each setting of p, and the name of the setting.
