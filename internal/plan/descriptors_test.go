@@ -28,7 +28,7 @@ func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 			continue
 		}
 		var lack string
-		for _, i := range e.Lacks() { // what a strong policy refuses
+		for _, i := range e.Lacks() { // a strong policy refuses these
 			if i.Name == Descriptors {
 				lack = i.Detail
 			}
@@ -38,7 +38,7 @@ func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 		}
 		if tc.weak && tc.files > 0 &&
 			(!strings.Contains(lack, "RLIMIT_NOFILE is 1024") || !strings.Contains(lack, "ulimit -Hn 9216")) {
-			t.Errorf("%s: it says %q", name, lack)
+			t.Errorf("%s: the detail is %q", name, lack)
 		}
 	}
 }

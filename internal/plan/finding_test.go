@@ -73,8 +73,8 @@ func TestMissed_ListsProtectionsProvidedBefore(t *testing.T) {
 	found := []Finding{
 		{Protection: "freeze", Lacks: "no control group"},
 		{Protection: ShiftedIDs, On: "nfs4", Lacks: "invalid argument"}, // another file system
-		{Protection: "memory", Lacks: "no controller"},                  // as before
-		{Protection: "landlock", Lacks: "Linux 5.10"},                   // not known yet
+		{Protection: "memory", Lacks: "no controller"},                  // lacked it before
+		{Protection: "landlock", Lacks: "Linux 5.10"},                   // unknown before
 		{Protection: ShiftedIDs, On: "ext4"},
 	}
 	missed := Missed(known, found)

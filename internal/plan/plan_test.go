@@ -127,7 +127,7 @@ func TestDecide(t *testing.T) {
 		}
 		for _, i := range e.Items {
 			if i.State != On && i.Detail == "" {
-				t.Errorf("%s: %s is %s and nobody says why", c.name, i.Name, i.State)
+				t.Errorf("%s: %s is %s without a detail", c.name, i.Name, i.State)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func TestLacks(t *testing.T) {
 			t.Errorf("%+v: %q", c.items, got)
 		}
 	}
-	// Each limit that is put up is one that a strong box looks at.
+	// Lacks knows each limit that is enforced.
 	_, e, err := Decide(
 		Config{Caller: Caller{Root: true}, Tier: TierProcess, DiskBy: "x", Limits: Limits{1, 1000, 1, 1, 1, 1, 1}},
 		Facts{PidMax: true, Cgroup: CgroupFacts{CPU: true}})
@@ -165,7 +165,7 @@ func TestLacks(t *testing.T) {
 	}
 	for _, name := range limitNames {
 		if e.State(name) == "" {
-			t.Errorf("there is no item %s", name)
+			t.Errorf("no item %s", name)
 		}
 	}
 }

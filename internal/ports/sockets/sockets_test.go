@@ -14,7 +14,7 @@ import (
 
 const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
-// line is one of the kernel's; it has more columns than we read.
+// line returns a line of the kernel, which has more columns than are read.
 func line(addr, state, inode string) string {
 	return "   0: " + addr + " 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000     0        0 " +
 		inode + " 1 0000000000000000 100 0 0 10 0\n"
@@ -151,7 +151,7 @@ func FuzzRead(f *testing.F) {
 			}
 			for _, r := range sockets.Routes([]sockets.Listener{l}, l.Addr.Port(), func(uint64) bool { return true }) {
 				if r.Addr().IsUnspecified() || r.Port() != l.Addr.Port() {
-					t.Errorf("%v is reached at %v", l, r)
+					t.Errorf("%v has the route %v", l, r)
 				}
 			}
 			return true
