@@ -138,8 +138,8 @@ func TestCommand_EndsOnSignalOrCancel(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	for name, line := range map[string]string{"heeds TERM": "sleep 1000",
-		"does not": "trap '' TERM; while :; do sleep 0.05; done"} {
+	for name, line := range map[string]string{"exits on TERM": "sleep 1000",
+		"ignores TERM": "trap '' TERM; while :; do sleep 0.05; done"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cmd := sb.Shell(ctx, line)
 		cmd.WaitDelay = 200 * time.Millisecond

@@ -129,7 +129,7 @@ func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 		"body":           {"-d", "k=" + strings.Repeat("x", 5000) + tokenB, "https://a.example/items/1"},
 		"escaped body":   {"-d", "k=" + escaped, "https://a.example/items/1"},
 		"without TLS":    {"-d", tokenA, "http://a.example/items/1"},
-		"what is denied": {"-X", "DELETE", "-H", "X: " + tokenA, "https://a.example/items/1"},
+		"denied request": {"-X", "DELETE", "-H", "X: " + tokenA, "https://a.example/items/1"},
 	} {
 		for _, version := range []string{"--http1.1", "--http2"} {
 			if version == "--http2" && name == "without TLS" {
@@ -206,7 +206,7 @@ func testHoneytokenInTrailerIsBlocked(t *testing.T, k kind) {
 	s.caught(t, "a trailer", "/h/.aws/credentials", DecoySent, TCP)
 	s.caught(t, "the name of a trailer", "/h/.netrc", DecoySent, TCP)
 	for what, text := range map[string]string{
-		"nobody announced it": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: " +
+		"unannounced trailer": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: " +
 			"chunked\r\n\r\n0\r\nX: " + tokenA + "\r\n\r\n",
 		"name of a header": "GET /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-" + tokenA + ": 1\r\n\r\n",
 	} {

@@ -14,12 +14,12 @@ func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 		files  uint64
 		weak   bool
 	}{
-		"enough":             {Config{Tier: TierProcess, Trace: true}, limit.InitFiles, false},
-		"too few":            {Config{Tier: TierProcess, Trace: true}, 1024, true},
-		"none known":         {Config{Tier: TierProcess, Trace: true}, 0, true},
-		"no programs":        {Config{Tier: TierProcess}, 1024, false},
-		"supervised":         {Config{Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, 1024, true},
-		"its own kernel has": {Config{Tier: TierGvisor, Trace: true, Phases: []Phase{{}}, Journal: "/j"}, 1024, false},
+		"enough":         {Config{Tier: TierProcess, Trace: true}, limit.InitFiles, false},
+		"too few":        {Config{Tier: TierProcess, Trace: true}, 1024, true},
+		"unknown number": {Config{Tier: TierProcess, Trace: true}, 0, true},
+		"no programs":    {Config{Tier: TierProcess}, 1024, false},
+		"supervised":     {Config{Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, 1024, true},
+		"own kernel":     {Config{Tier: TierGvisor, Trace: true, Phases: []Phase{{}}, Journal: "/j"}, 1024, false},
 	} {
 		tc.config.Caller = Caller{UID: 1000, GID: 1000}
 		_, e, err := Decide(tc.config, Facts{OpenFiles: tc.files, Landlock: 7})

@@ -249,22 +249,22 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 	_, forgedQuery, _ := strings.Cut(forged.URL, "?")
 	w.proved.Store(0)
 	for name, r := range map[string]*http.Request{
-		"nothing":                     w.request("GET", host, "/"),
-		"a forged link":               w.request("GET", host, "/?"+forgedQuery),
-		"a link of another sandbox":   w.request("GET", host, "/?"+foreign),
-		"a link of another port":      w.request("GET", host, "/?"+port),
-		"a link to this at another":   w.request("GET", "3001--box.localhost", "/?"+link),
-		"a link to this elsewhere":    w.request("GET", "3000--other.localhost", "/?"+link),
-		"a link at no sandbox":        w.request("GET", "3000--none.localhost", "/?"+link),
-		"a link as a cookie":          w.request("GET", host, "/", "Cookie: "+param+"="+token),
-		"a cookie as a link":          w.request("GET", host, "/?"+strings.TrimPrefix(cookie, "Cookie: ")),
-		"a cookie at another port":    w.request("GET", "3001--box.localhost", "/", cookie),
-		"a cookie at another sandbox": w.request("GET", "3000--other.localhost", "/", cookie),
-		"a bearer nobody knows":       w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
-		"a link in a header":          w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
-		"a WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket",
+		"nothing":                      w.request("GET", host, "/"),
+		"a forged link":                w.request("GET", host, "/?"+forgedQuery),
+		"a link of another sandbox":    w.request("GET", host, "/?"+foreign),
+		"a link of another port":       w.request("GET", host, "/?"+port),
+		"a link at another port":       w.request("GET", "3001--box.localhost", "/?"+link),
+		"a link at another sandbox":    w.request("GET", "3000--other.localhost", "/?"+link),
+		"a link at an unknown sandbox": w.request("GET", "3000--none.localhost", "/?"+link),
+		"a link as a cookie":           w.request("GET", host, "/", "Cookie: "+param+"="+token),
+		"a cookie as a link":           w.request("GET", host, "/?"+strings.TrimPrefix(cookie, "Cookie: ")),
+		"a cookie at another port":     w.request("GET", "3001--box.localhost", "/", cookie),
+		"a cookie at another sandbox":  w.request("GET", "3000--other.localhost", "/", cookie),
+		"an unknown bearer token":      w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
+		"a link in a header":           w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
+		"WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket",
 			"Origin: http://3000--other.localhost"),
-		"one of no page at all": w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket",
+		"a WebSocket from no page": w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket",
 			"Origin: null"),
 	} {
 		res, body := w.do(r)
@@ -397,14 +397,14 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 		code    int
 	}{
 		"a token":                 {[]string{good}, 200},
-		"a bad one":               {[]string{"Authorization: Bearer cpc_bad"}, 403},
+		"a bad token":             {[]string{"Authorization: Bearer cpc_bad"}, 403},
 		"from a page of the port": {[]string{good, "Origin: http://" + host, "Sec-Fetch-Site: same-origin"}, 200},
 		"from another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
 		"from another origin": {[]string{good, "Origin: http://3000--other.localhost"}, 403},
-		"to be shown, from elsewhere": {
+		"navigation from another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
-		"to be framed, from elsewhere": {
+		"frame in another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, 403},
 	} {
 		if res, body := w.get("/", c.headers...); res.StatusCode != c.code {
@@ -644,11 +644,11 @@ func TestPreviewLink_RefusesInvalidRequests(t *testing.T) {
 		ttl  time.Duration
 		kind fault.Kind
 	}{
-		"no sandbox":   {"none", 80, 0, fault.NotFound},
-		"port 0":       {"box", 0, 0, fault.Invalid},
-		"a large port": {"box", 65536, 0, fault.Invalid},
-		"for ever":     {"box", 80, 8 * 24 * time.Hour, fault.Invalid},
-		"for no time":  {"box", 80, -1, fault.Invalid},
+		"unknown sandbox":     {"none", 80, 0, fault.NotFound},
+		"port 0":              {"box", 0, 0, fault.Invalid},
+		"a large port":        {"box", 65536, 0, fault.Invalid},
+		"a long lifetime":     {"box", 80, 8 * 24 * time.Hour, fault.Invalid},
+		"a negative lifetime": {"box", 80, -1, fault.Invalid},
 	} {
 		if p, err := w.proxy.Preview(t.Context(), c.box, c.port, c.ttl); !fault.Is(err, c.kind) || fault.HintOf(err) == "" &&
 			c.kind == fault.Invalid {

@@ -55,12 +55,12 @@ func TestParse_RefusesInvalid(t *testing.T) {
 		phases []plan.Phase
 		want   fault.Kind
 	}{
-		"none":              {nil, fault.Internal},
-		"all end":           {[]plan.Phase{ends}, fault.Internal},
-		"no policy":         {[]plan.Phase{{Digest: digest}}, fault.Corrupt},
-		"another digest":    {[]plan.Phase{{Policy: string(text), Digest: "sha256:00"}}, fault.Corrupt},
-		"a changed policy":  {[]plan.Phase{{Policy: string(text) + " ", Digest: digest}}, fault.Corrupt},
-		"a bad one at last": {[]plan.Phase{ends, {Policy: "{}", Digest: digest}}, fault.Corrupt},
+		"none":                       {nil, fault.Internal},
+		"all phases expire":          {[]plan.Phase{ends}, fault.Internal},
+		"no policy":                  {[]plan.Phase{{Digest: digest}}, fault.Corrupt},
+		"another digest":             {[]plan.Phase{{Policy: string(text), Digest: "sha256:00"}}, fault.Corrupt},
+		"a changed policy":           {[]plan.Phase{{Policy: string(text) + " ", Digest: digest}}, fault.Corrupt},
+		"the last policy is invalid": {[]plan.Phase{ends, {Policy: "{}", Digest: digest}}, fault.Corrupt},
 	} {
 		if _, err := parse(c.phases); !fault.Is(err, c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)

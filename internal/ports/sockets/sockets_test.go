@@ -108,21 +108,21 @@ func TestRoutes(t *testing.T) {
 		all  []at
 		want []string
 	}{
-		"nobody":                     {nil, nil},
-		"everywhere":                 {[]at{{"0.0.0.0", true}}, []string{"127.0.0.1"}},
-		"everywhere, IPv6":           {[]at{{"::", true}}, []string{"127.0.0.1", "::1"}},
-		"both families":              {[]at{{"::1", true}, {"127.0.0.1", true}}, []string{"127.0.0.1", "::1"}},
-		"another loopback":           {[]at{{"127.0.0.2", true}}, []string{"127.0.0.2"}},
-		"an address of the machine":  {[]at{{"192.0.2.1", true}}, []string{"192.0.2.1"}},
-		"one of an interface":        {[]at{{"fe80::1", true}}, nil},
-		"shared among ours":          {[]at{{"0.0.0.0", true}, {"0.0.0.0", true}}, []string{"127.0.0.1"}},
-		"shared with a stranger":     {[]at{{"0.0.0.0", true}, {"0.0.0.0", false}}, nil},
-		"a stranger":                 {[]at{{"0.0.0.0", false}}, nil},
-		"a stranger who is nearer":   {[]at{{"0.0.0.0", true}, {"127.0.0.1", false}}, nil},
-		"a stranger who is further":  {[]at{{"127.0.0.1", true}, {"0.0.0.0", false}}, []string{"127.0.0.1"}},
-		"a stranger beside":          {[]at{{"127.0.0.2", true}, {"127.0.0.1", false}}, []string{"127.0.0.2"}},
-		"a stranger, other family":   {[]at{{"::", true}, {"0.0.0.0", false}}, []string{"::1"}},
-		"everywhere and at loopback": {[]at{{"0.0.0.0", true}, {"127.0.0.1", true}}, []string{"127.0.0.1"}},
+		"no listener":               {nil, nil},
+		"wildcard":                  {[]at{{"0.0.0.0", true}}, []string{"127.0.0.1"}},
+		"wildcard, IPv6":            {[]at{{"::", true}}, []string{"127.0.0.1", "::1"}},
+		"both families":             {[]at{{"::1", true}, {"127.0.0.1", true}}, []string{"127.0.0.1", "::1"}},
+		"another loopback":          {[]at{{"127.0.0.2", true}}, []string{"127.0.0.2"}},
+		"an address of the machine": {[]at{{"192.0.2.1", true}}, []string{"192.0.2.1"}},
+		"a link-local address":      {[]at{{"fe80::1", true}}, nil},
+		"two own wildcards":         {[]at{{"0.0.0.0", true}, {"0.0.0.0", true}}, []string{"127.0.0.1"}},
+		"own and foreign wildcard":  {[]at{{"0.0.0.0", true}, {"0.0.0.0", false}}, nil},
+		"foreign wildcard":          {[]at{{"0.0.0.0", false}}, nil},
+		"foreign is more specific":  {[]at{{"0.0.0.0", true}, {"127.0.0.1", false}}, nil},
+		"own is more specific":      {[]at{{"127.0.0.1", true}, {"0.0.0.0", false}}, []string{"127.0.0.1"}},
+		"foreign, other loopback":   {[]at{{"127.0.0.2", true}, {"127.0.0.1", false}}, []string{"127.0.0.2"}},
+		"foreign, other family":     {[]at{{"::", true}, {"0.0.0.0", false}}, []string{"::1"}},
+		"wildcard and loopback":     {[]at{{"0.0.0.0", true}, {"127.0.0.1", true}}, []string{"127.0.0.1"}},
 	} {
 		var all []sockets.Listener
 		ours := map[uint64]bool{}
