@@ -80,8 +80,8 @@ type Decision struct {
 	Reason string // why, in a few words
 	Hint   string // the rule to write to change the decision
 	Fix    string // the rule that would allow the denied address; may be ""
-	// Private means that it is allowed by rules that let the name lead to addresses inside of organizations
-	// (policy.Inside). It allows no other special address.
+	// Private means that the rules that allow it let the name lead to addresses inside of organizations
+	// (policy.Inside). Other special addresses stay denied.
 	Private bool
 }
 

@@ -9,7 +9,7 @@
 //	target    anything but a path: CONNECT, absolute-form, "*"
 //	Host      more than one, none, or another name than the connection is for
 //	Upgrade   anything but a WebSocket; HTTP/2 without TLS
-//	headers   those by which frameworks take another method or path for the request's
+//	headers   those that make frameworks use another method or path than the request's
 //
 // Requests over HTTP/2 that net/http refuses before it calls the handler (RST_STREAM, GOAWAY, 400, 431) are reported as
 // denials too: watched recognizes them in the frames.
