@@ -1,22 +1,22 @@
-# Coppice: two commands do all the set-up: `make demo` runs the main job,
-# `make test` passes the tests. `make help` lists the rest.
+# Coppice: two commands do all the setup: `make demo` shows the main workflow,
+# `make test` runs the tests. `make help` lists the rest.
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Everything is built as the program is, static, so that linters and tests find it compiled; the
-# race detector alone needs C.
+# Everything is built static, as the program is, so that linters and tests reuse what is compiled.
+# Only the race detector requires cgo.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 BIN      := bin/coppice
-# A memory image is of one version of gVisor, which refuses those of others.
+# A memory image belongs to one version of gVisor, which refuses images of other versions.
 GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" { print $$2 }' go.mod)
 LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSION) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)
-# The program, and the programs that measure it.
+# The modules of the program and of its benchmarks.
 MODULES  := . bench
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -33,16 +33,16 @@ demo: build ## break a sandbox of this machine and bring it back
 
 test: deps check lint cross unit ## everything that CI runs
 
-test-full: deps check lint cross ## the same, with ten minutes of random root file systems, all hostile ones, and more failing steps of the set-up
+test-full: deps check lint cross ## the same at full length: ten minutes of random root file systems, all hostile ones, and more failing setup steps
 	@scripts/test --full
 
-deps: ## install what the tests need (as root; elsewhere it says what is missing)
+deps: ## install what the tests need (as root), or print what is missing
 	@scripts/deps
 
 check: ## formatting and module files
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
-	@# Of the difference go.mod alone counts, and -e: a test of a dependency wants a
-	@# module that the proxy withholds, so that go.sum depends on who serves it.
+	@# Only a difference in go.mod counts, and -e ignores errors: a test of a dependency
+	@# requires a module that the proxy withholds, so that go.sum depends on the proxy.
 	@for module in $(MODULES); do \
 		echo "$(GO) mod verify, $(GO) mod tidy: $$module"; \
 		$(GO) mod verify -C $$module; \
@@ -56,7 +56,7 @@ lint: ## go vet, and other linters of golangci-lint
 	$(GO) run $(LINT) run ./...
 	cd bench && $(GO) run $(LINT) run ./...
 
-cross: ## the client builds on other systems, the whole on arm64
+cross: ## build the client for other systems, and vet everything for arm64
 	GOOS=linux GOARCH=arm64 $(GO) vet ./cmd/... ./internal/... ./client/...
 	GOOS=linux GOARCH=arm64 $(GO) vet -C bench ./...
 	GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/coppice
@@ -65,10 +65,10 @@ cross: ## the client builds on other systems, the whole on arm64
 unit: ## all tests with the race detector, as root and as an ordinary user
 	@scripts/test
 
-bench: build ## our figures beside their baselines
+bench: build ## run the benchmarks, and print the results beside the baselines
 	@scripts/bench
 
-man: build ## manual pages in bin/man
+man: build ## write the manual pages to bin/man
 	$(BIN) man bin/man
 
 clean: ## remove what was built

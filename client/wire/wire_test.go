@@ -180,7 +180,7 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		if err := json.Unmarshal(j, back.Interface()); err != nil {
 			t.Errorf("%T does not read what it wrote: %v", v, err)
 		} else if _, event := v.(Event); !event && !reflect.DeepEqual(back.Elem().Interface(), v) {
-			t.Errorf("%T reads %+v, and wrote %+v", v, back.Elem(), v)
+			t.Errorf("%T reads %+v, but wrote %+v", v, back.Elem(), v)
 		}
 	}
 	golden := filepath.Join("testdata", "wire.golden")
@@ -212,7 +212,7 @@ func TestNewChange_PreservesBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := string(bytes.TrimLeft([]byte(p), "/")); back.Name() != want {
-			t.Errorf("%q came back as %q", p, back.Name())
+			t.Errorf("%q is read as %q", p, back.Name())
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestFrames_RoundTripWithinLimit(t *testing.T) {
 		t.Error("a frame over the limit was read")
 	}
 	if _, _, err := ReadFrame(bytes.NewReader([]byte{3, 0, 0, 0, 2, 'x'}), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a torn frame: %v", err)
+		t.Errorf("a truncated frame: %v", err)
 	}
 }
 

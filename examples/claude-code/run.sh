@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plays the example: README.md says what it shows. Needs go and npm; everything
-# that it makes goes with it, but for Claude Code in ~/.cache/coppice-example.
+# Runs the example that README.md describes. It requires go and npm, and removes
+# what it creates, except Claude Code in ~/.cache/coppice-example.
 set -euo pipefail
 cd "$(dirname "$0")"
 

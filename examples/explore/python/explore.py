@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Explores three branches of a sandbox over the line protocol, tests each, and
-keeps the first that passes. It needs nothing but Python's standard library."""
+keeps the first that passes. It requires only Python's standard library."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ import sys
 TRIES = {
     "guess": "echo 41 >/var/tmp/answer",
     "arithmetic": "echo $((6 * 7)) >/var/tmp/answer",
-    "despair": "rm -rf /usr/lib/git-core",  # only this branch will suffer
+    "despair": "rm -rf /usr/lib/git-core",  # damages only this branch
 }
 TEST = 'test "$(cat /var/tmp/answer)" = 42'
 
@@ -24,7 +24,7 @@ class Sandbox:
         self.lines = self.socket.makefile("rwb")
 
     def call(self, op, **fields):
-        """Makes a request and gives its last answer; output goes to our own."""
+        """Sends a request, prints the output, and returns the last answer."""
         self.lines.write(json.dumps({"op": op, **fields}).encode() + b"\n")
         self.lines.flush()
         for line in self.lines:
@@ -35,7 +35,7 @@ class Sandbox:
                 return answer
             print(answer.get("stdout", ""), end="")
             print(answer.get("stderr", ""), end="", file=sys.stderr)
-        raise RuntimeError(f"{op}: the daemon went away")
+        raise RuntimeError(f"{op}: the daemon closed the connection")
 
 
 def coppice(*args):
@@ -51,7 +51,7 @@ def explore(sandbox):
         if sandbox.call("exec", cmd=TEST)["exit"] == 0:
             passed[name] = tried
     if not passed:
-        sys.exit("nobody passed the test")
+        sys.exit("no candidate passed the test")
     winner = next(iter(passed))
     sandbox.call("checkout", node=passed[winner])
     print(f"{winner} won: ", end="", flush=True)

@@ -1,5 +1,5 @@
 // Explores three branches of a sandbox over the line protocol, tests each, and
-// keeps the first that passes. It needs nothing but Node.
+// keeps the first that passes. It requires only Node.
 
 import { execFileSync } from "node:child_process";
 import { connect, type Socket } from "node:net";
@@ -8,7 +8,7 @@ import { createInterface } from "node:readline";
 const tries: Record<string, string> = {
   guess: "echo 41 >/var/tmp/answer",
   arithmetic: "echo $((6 * 7)) >/var/tmp/answer",
-  despair: "rm -rf /usr/lib/git-core", // only this branch will suffer
+  despair: "rm -rf /usr/lib/git-core", // damages only this branch
 };
 const test = 'test "$(cat /var/tmp/answer)" = 42';
 
@@ -32,12 +32,12 @@ class Sandbox {
     this.lines = createInterface({ input: this.socket })[Symbol.asyncIterator]();
   }
 
-  /** Makes a request and gives its last answer; output goes to our own. */
+  /** Sends a request, prints the output, and returns the last answer. */
   async call(op: string, fields: Record<string, string> = {}): Promise<Answer> {
     this.socket.write(JSON.stringify({ op, ...fields }) + "\n");
     for (;;) {
       const line = await this.lines.next();
-      if (line.done) throw new Error(`${op}: the daemon went away`);
+      if (line.done) throw new Error(`${op}: the daemon closed the connection`);
       const answer = JSON.parse(line.value) as Answer;
       if (answer.error !== undefined) throw new Error(`${op}: ${answer.error}`);
       if (answer.ok) return answer;
@@ -64,7 +64,7 @@ async function explore(sandbox: Sandbox): Promise<void> {
     const { exit } = await sandbox.call("exec", { cmd: test });
     if (exit === 0) winner ??= { name, node };
   }
-  if (!winner) throw new Error("nobody passed the test");
+  if (!winner) throw new Error("no candidate passed the test");
   await sandbox.call("checkout", { node: winner.node });
   process.stdout.write(`${winner.name} won: `);
   await sandbox.call("exec", { cmd: "cat /var/tmp/answer" });

@@ -6,11 +6,11 @@
 TEXT bear<>(SB), NOSPLIT|NOFRAME, $0
 	RET
 
-// fault is one for the signals of a fault: one that the kernel made ends the process, as
-// it would go on to happen; and one that another process made is borne.
+// fault handles the signals of faults. It ends the process if the kernel sent the signal,
+// since the fault would occur again, and ignores a signal that another process sent.
 TEXT fault<>(SB), NOSPLIT|NOFRAME, $0
 	MOVL 8(SI), AX         // info.si_code
-	CMPL AX, $0            // what others send is not above 0: rt_sigqueueinfo(2)
+	CMPL AX, $0            // a process cannot send more than 0: rt_sigqueueinfo(2)
 	JLE  borne
 	MOVL $2, DI
 	MOVL $231, AX          // SYS_exit_group

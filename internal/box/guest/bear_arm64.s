@@ -7,11 +7,11 @@
 TEXT bear<>(SB), NOSPLIT|NOFRAME, $0
 	RET
 
-// fault is one for the signals of a fault: one that the kernel made ends the process, as
-// it would go on to happen; and one that another process made is borne.
+// fault handles the signals of faults. It ends the process if the kernel sent the signal,
+// since the fault would occur again, and ignores a signal that another process sent.
 TEXT fault<>(SB), NOSPLIT|NOFRAME, $0
 	MOVW 8(R1), R2         // info.si_code
-	CMPW $0, R2            // what others send is not above 0: rt_sigqueueinfo(2)
+	CMPW $0, R2            // a process cannot send more than 0: rt_sigqueueinfo(2)
 	BLE  borne
 	MOVD $2, R0
 	MOVD $94, R8           // SYS_exit_group

@@ -1,6 +1,6 @@
-# itself.sh TIER DRIVER...: see script/hostile-itself.txtar, whose $OUT and $ROOTFS it has. Tier
-# process has the host's network, whose resolvers it shows; the others keep rules about requests,
-# for which the gate's authority is laid over the trust stores.
+# itself.sh TIER DRIVER...: see script/hostile-itself.txtar, which sets $OUT and $ROOTFS. Tier
+# process has the host's network, whose resolvers it shows. The others have rules about requests,
+# for which the gate's authority is mounted over the trust stores.
 tier=$1
 shift
 case $tier in
@@ -11,7 +11,7 @@ before=$(stat -c '%n %a %s %Y %Z' $OUT $OUT/*)
 
 broken() { echo "BROKEN: $tier, $driver, $attack: $*"; cat said; }
 
-# try ARGS...: runs coppice, which has to end with success or a clear refusal.
+# try ARGS... runs coppice, which must succeed or fail with a clear error.
 try() {
 	timeout 60 coppice "$@" >said 2>&1
 	code=$?
@@ -23,10 +23,10 @@ try() {
 	return $code
 }
 
-# must ARGS...: the same, and it has to succeed.
+# must ARGS... runs coppice, which must succeed.
 must() { try "$@" || broken "coppice $* ends with $code"; }
 
-# look NAME: starts a sandbox, and looks for what it must not have.
+# look NAME starts a sandbox, and looks for what it must not have.
 look() {
 	try exec $1 -- sh -c '
 		for f in /etc/resolv.conf /run/coppice-ca/*; do if test -f $f; then head -c 100000 $f; fi; done

@@ -1,4 +1,4 @@
-// The page is light or dark as the browser asks for, also when it changes its mind.
+// The page follows the browser's preferred color scheme, also when it changes.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", follow);

@@ -1,5 +1,5 @@
-// Opens the page of documentation as a person does who has a keyboard and a token,
-// and prints "ok" when all of it works.
+// Uses the documentation page like a person with a keyboard and a token, and prints
+// "ok" when all of it works.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import process from "node:process";
@@ -13,14 +13,14 @@ const browser = await chromium.launch({
     "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
 });
 const page = await browser.newPage({ colorScheme: "light", viewport: { width: 1280, height: 1000 } });
-page.setDefaultTimeout(120_000); // of a machine that does much else beside
+page.setDefaultTimeout(120_000); // for a busy machine
 const wrong = [];
 page.on("console", (m) => ["error", "warning"].includes(m.type()) && wrong.push(`console: ${m.text()}`));
 page.on("pageerror", (e) => wrong.push(`error: ${e.message}`));
 page.on("request", (r) => new URL(r.url()).origin === origin || r.url().startsWith("data:") || wrong.push(`left: ${r.url()}`));
 page.on("requestfailed", (r) => wrong.push(`failed: ${r.url()}`));
 
-// All operations are there.
+// All operations are shown.
 const res = await page.goto(`${origin}/docs`);
 const policy = res.headers()["content-security-policy"];
 assert.match(policy, /default-src 'none'/);
@@ -31,14 +31,14 @@ await page.waitForFunction((n) => document.querySelectorAll(".opblock").length >
 const shown = await page.locator(".opblock").evaluateAll((all) => all.map((b) =>
   `${b.querySelector(".opblock-summary-method").textContent} ${b.querySelector(".opblock-summary-path").dataset.path}`));
 assert.deepEqual(shown.sort(), want.sort());
-// The page goes on to render schemas. What is not there when the keyboard passes is not reached.
+// The page is still rendering schemas. The keyboard cannot reach what is not rendered when it passes.
 for (let before = 0, now = -1; now !== before;) {
   before = now;
   now = await page.evaluate(() => new Promise((done) => requestIdleCallback(() => done(document.querySelectorAll("*").length))));
 }
 
-// The keyboard reaches everything, and shows where it is. The page itself notes what has
-// the focus: asked after each of many hundred keys, it would take as long again.
+// The keyboard reaches every control, and the focus is visible. The page itself records
+// the focus: a query after each of many hundred keys would double the time.
 await page.evaluate(() => {
   window.there = [...document.querySelectorAll("button, a[href], input, select, textarea")]; // more may be rendered meanwhile
   window.reached = new Set();
@@ -51,7 +51,7 @@ await page.evaluate(() => {
     if (outlineStyle === "none" || outlineWidth === "0px") window.unseen.push(target.outerHTML.slice(0, 200));
   });
 });
-// A step for each of them, and some for the browser's own.
+// One step for each element, and some for the browser's own controls.
 const most = 100 + await page.evaluate(() => document.querySelectorAll("*").length);
 for (let pressed = 0, round = false; !round; pressed += 50) {
   assert(pressed < most, `${pressed} steps, and not round yet`);
@@ -65,7 +65,7 @@ const missed = await page.evaluate(() => window.there
 assert.deepEqual(missed, []);
 assert(steps > want.length, `${steps} steps`);
 
-// A token is given by keyboard, and stays in the page.
+// A token is entered by keyboard, and stays in the page.
 await page.locator(".auth-wrapper .authorize").first().focus();
 await page.keyboard.press("Enter");
 const given = page.locator(".dialog-ux input");
@@ -94,7 +94,7 @@ assert.equal(exec.code, "200");
 assert(exec.body.includes("hello"), exec.body);
 if (SHOT) await page.screenshot({ path: `${SHOT}-light.png` });
 
-// Light and dark, as the browser asks.
+// Light and dark, as the browser prefers.
 const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor + getComputedStyle(document.documentElement).backgroundColor);
 const light = await paper();
 await page.emulateMedia({ colorScheme: "dark" });
@@ -102,7 +102,7 @@ await page.waitForFunction(() => document.documentElement.classList.contains("da
 assert.notEqual(await paper(), light);
 if (SHOT) await page.screenshot({ path: `${SHOT}-dark.png` });
 
-// It fits a telephone.
+// The page fits the screen of a phone.
 await page.setViewportSize({ width: 390, height: 800 });
 const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
 if (SHOT) await page.screenshot({ path: `${SHOT}-narrow.png` });

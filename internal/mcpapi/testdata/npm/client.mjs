@@ -1,4 +1,4 @@
-// The official TypeScript SDK's client works in a sandbox by the tools of coppice.
+// The client of the official TypeScript SDK works in a sandbox with the tools of coppice mcp.
 //
 //   node client.mjs COPPICE SANDBOX
 
@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
-// The packages lie where they were installed, which is not here.
+// The packages are installed in $MODULES, and not beside this file.
 const find = createRequire(process.env.MODULES + "/");
 const load = (name) => import(pathToFileURL(find.resolve(name)).href);
 const { Client } = await load("@modelcontextprotocol/sdk/client/index.js");
