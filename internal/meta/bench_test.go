@@ -92,11 +92,11 @@ func BenchmarkUpdateSandbox(b *testing.B) {
 	})
 }
 
-func BenchmarkMarkSealed(b *testing.B) {
+func BenchmarkMarkFinalized(b *testing.B) {
 	d := open(b)
 	rec := box(b, d, "a", "")
 	r := snap(b, d, &rec, "x")
-	quantiles(b, func(int) { ok(b, d.MarkSealed(b.Context(), r.Layer, "sha256:x", "sha256:y", 1)) })
+	quantiles(b, func(int) { ok(b, d.MarkFinalized(b.Context(), r.Layer, "sha256:x", "sha256:y", 1)) })
 }
 
 func BenchmarkCreateSandbox(b *testing.B) {
