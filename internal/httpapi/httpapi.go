@@ -1,4 +1,4 @@
-// Package httpapi is the daemon's HTTP interface. It turns requests into calls of an engine, results into JSON,
+// Package httpapi is the daemon's HTTP interface: it turns requests into calls of an engine, results into JSON,
 // errors into problem documents (RFC 9457), upgraded connections into exec streams, and commands and events into
 // Server-Sent Events. Only the daemon imports it.
 //
