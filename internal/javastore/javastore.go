@@ -3,7 +3,7 @@
 // multiple of its size, and takes time linear in it. The keeper may import it; it imports only the standard library.
 package javastore
 
-// alias is what the authority is called in a store.
+// alias is the name of the authority in a store.
 const alias = "coppice-gate"
 
 // Add returns store with the DER certificate der as an additional authority. A store that already has it is returned
