@@ -162,7 +162,7 @@ func TestGuard_LimitsFailedAttempts(t *testing.T) {
 		t.Errorf("no token: %d", code)
 	}
 	if code, _, body := ask(t, addr, "GET", "/x", right); code != 200 {
-		t.Errorf("a valid token was refused:  %d %s", code, body)
+		t.Errorf("a valid token was refused: %d %s", code, body)
 	}
 }
 
@@ -370,7 +370,7 @@ func TestGuard_EvictsUnauthenticatedConnections(t *testing.T) {
 		b, err := io.ReadAll(c)
 		var ne net.Error
 		if !errors.As(err, &ne) || !ne.Timeout() || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
-			t.Errorf("an authenticated connection was closed:  %q %v", b, err)
+			t.Errorf("an authenticated connection was closed: %q %v", b, err)
 		}
 	}
 }

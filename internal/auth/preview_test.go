@@ -86,11 +86,11 @@ func TestPreview_KeepsProvedConnections(t *testing.T) {
 	show("/good") // the third connection: the unproven one is closed
 	_ = bad.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.ReadAll(bad); err != nil {
-		t.Errorf("the unproven connection stays:  %v", err)
+		t.Errorf("the unproven connection stays: %v", err)
 	}
 	one := make([]byte, 1)
 	if _, err := good.Read(one); err != nil {
-		t.Errorf("a proved connection was closed:  %v", err)
+		t.Errorf("a proved connection was closed: %v", err)
 	}
 }
 

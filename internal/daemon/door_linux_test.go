@@ -84,7 +84,7 @@ func TestDoor_ReloadsRenewedCertificate(t *testing.T) {
 	}
 	look()
 	if got := serial(tls.VersionTLS13); got != 1 {
-		t.Errorf("while the file is not a certificate:  serial %d", got)
+		t.Errorf("while the file is not a certificate: serial %d", got)
 	}
 	writeCert(t, certFile, keyFile, 2)
 	look()

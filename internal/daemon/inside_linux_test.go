@@ -61,7 +61,7 @@ func TestInsideCalls_UseCurrentToken(t *testing.T) {
 	defer c.Close()
 
 	if _, err := c.Head(t.Context(), "a"); !client.IsKind(err, client.KindDenied) {
-		t.Errorf("a deleted token:  %v", err)
+		t.Errorf("a deleted token: %v", err)
 	}
 	for _, boxes := range [][]string{{"1"}, {"1", "2"}} {
 		store.set(&auth.Token{ID: id, Scope: auth.Read, Sandboxes: boxes})

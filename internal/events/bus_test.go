@@ -115,7 +115,7 @@ func TestBus_ResumesEvents(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	if got := collect(t, e, "", all[6].Seq, wire.EventRemoved); len(got) != 4 || got[0].Seq != all[7].Seq {
-		t.Errorf("after event 7:  %+v", got)
+		t.Errorf("after event 7: %+v", got)
 	}
 
 	// More events than the bus stores.
@@ -129,7 +129,7 @@ func TestBus_ResumesEvents(t *testing.T) {
 		t.Errorf("got %d events, the first %+v", len(late), late[0])
 	}
 	if got := collect(t, e, "", late[0].Seq, wire.EventRemoved); len(got) != kept {
-		t.Errorf("after the dropped events:  %d", len(got))
+		t.Errorf("after the dropped events: %d", len(got))
 	}
 
 	// Event numbers of an earlier daemon.

@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// workspace is the tier without a root file system of its own: a sandbox has only the work tree, and commands start
+// workspace is the tier without its own root file system: a sandbox has only the work tree, and commands start
 // in it.
 const workspace = string(policy.Workspace)
 

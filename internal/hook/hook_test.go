@@ -48,7 +48,7 @@ func TestConfigs(t *testing.T) {
 		}
 	}
 	if _, err := Find("emacs"); !fault.Is(err, fault.NotFound) || fault.HintOf(err) == "" {
-		t.Errorf("an unknown harness:  %v", err)
+		t.Errorf("an unknown harness: %v", err)
 	}
 	// The scripts are embedded in single quotes.
 	if strings.Contains(markJS+markPy, "'") {
@@ -158,7 +158,7 @@ func call(t *testing.T, command, path, stdin string) time.Duration {
 	cmd.Stdin = strings.NewReader(stdin)
 	begun := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("it failed or printed output:  %v %q", err, out)
+		t.Errorf("it failed or printed output: %v %q", err, out)
 	}
 	return time.Since(begun)
 }

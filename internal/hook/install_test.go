@@ -78,7 +78,7 @@ func TestMerge_RefusesInvalidSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := h.Merge([]byte("export const Coppice = 3")); !fault.Is(err, fault.Exists) {
-		t.Errorf("a plugin of another author:  %v", err)
+		t.Errorf("a plugin of another author: %v", err)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestInstall(t *testing.T) {
 				t.Errorf("%s: %v\n%s", h.Name, err, b)
 			}
 			if _, changed, err := h.Install(dir, user); err != nil || changed {
-				t.Errorf("%s, installed again:  %v %v", h.Name, changed, err)
+				t.Errorf("%s, installed again: %v %v", h.Name, changed, err)
 			}
 		}
 	}
@@ -118,10 +118,10 @@ func TestInstall_IsAtomic(t *testing.T) {
 	}
 	write(`{"a":`, 0o600)
 	if _, _, err := h.Install(dir, false); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
-		t.Errorf("a truncated file:  %v", err)
+		t.Errorf("a truncated file: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != `{"a":` {
-		t.Errorf("the file was changed:  %q %v", b, err)
+		t.Errorf("the file was changed: %q %v", b, err)
 	}
 	write(`{"env":{"KEY":"secret"}}`, 0o600)
 	if _, _, err := h.Install(dir, false); err != nil {
@@ -166,11 +166,11 @@ func TestInstall_FollowsLinksWithinRoot(t *testing.T) {
 		dir := t.TempDir()
 		make(dir)
 		if _, _, err := h.Install(dir, false); err == nil || fault.HintOf(err) == "" {
-			t.Errorf("a link to %s outside:  %v", name, err)
+			t.Errorf("a link to %s outside: %v", name, err)
 		}
 	}
 	if b, err := os.ReadFile(victim); err != nil || string(b) != "{}" {
-		t.Errorf("a file outside was written:  %s %v", b, err)
+		t.Errorf("a file outside was written: %s %v", b, err)
 	}
 	dir := t.TempDir()
 	real := filepath.Join(dir, "dotfiles", "claude.json")
@@ -185,7 +185,7 @@ func TestInstall_FollowsLinksWithinRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := os.Lstat(filepath.Join(dir, h.Project)); err != nil || st.Mode()&os.ModeSymlink == 0 {
-		t.Errorf("the link was replaced:  %v %v", st, err)
+		t.Errorf("the link was replaced: %v %v", st, err)
 	}
 	if b, _ := os.ReadFile(real); !bytes.Contains(b, []byte("PreToolUse")) {
 		t.Errorf("%s", b)

@@ -64,7 +64,7 @@ func TestAdmission_CountsSmallRequests(t *testing.T) {
 		}
 	}
 	if s := e.gate.Stats(); s.Held != 0 {
-		t.Errorf("memory still held:  %+v", s)
+		t.Errorf("memory still held: %+v", s)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAdmission_EndsStalledResponse(t *testing.T) {
 				}
 				synctest.Wait()
 				if s := e.gate.Stats(); s.Held != limit.CostLarge {
-					t.Errorf("while the answer is sent:  %+v", s)
+					t.Errorf("while the answer is sent: %+v", s)
 				}
 				time.Sleep(limit.AnswerSeconds*time.Second + time.Second)
 				synctest.Wait()

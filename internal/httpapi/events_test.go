@@ -92,13 +92,13 @@ func TestEvents_EndOnRemoveAndShutdown(t *testing.T) {
 	}
 	if err := c.Events(t.Context(), "", wire.EventsNow,
 		func(wire.SandboxEvent) error { return nil }); !client.IsKind(err, client.KindUnavailable) {
-		t.Errorf("while the daemon stops:  %v", err)
+		t.Errorf("while the daemon stops: %v", err)
 	}
 	if f.after != wire.EventsNow {
 		t.Errorf("got a request for events after %d", f.after)
 	}
 	if err := c.Events(t.Context(), "nobody", 0, nil); !client.IsKind(err, client.KindNotFound) {
-		t.Errorf("unknown sandbox:  %v", err)
+		t.Errorf("unknown sandbox: %v", err)
 	}
 }
 
@@ -147,6 +147,6 @@ func TestEvents_SendHeaderBeforeFirstEvent(t *testing.T) {
 	}
 	defer bad.Body.Close()
 	if bad.StatusCode != http.StatusBadRequest || !strings.Contains(bad.Header.Get("Content-Type"), "problem") {
-		t.Errorf("invalid number:  %s", bad.Status)
+		t.Errorf("invalid number: %s", bad.Status)
 	}
 }

@@ -373,7 +373,7 @@ func TestDocs_WorkOffline(t *testing.T) {
 		t.Errorf("%d %v", page.Code, page.Header())
 	}
 	if body := page.Body.String(); strings.Contains(body, "://") || strings.Contains(body, "<script>") {
-		t.Errorf("the page refers to other hosts:  %s", body)
+		t.Errorf("the page refers to other hosts: %s", body)
 	}
 	for name, kind := range map[string]string{
 		"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "start.js": "text/javascript",
@@ -414,7 +414,7 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	go func() { first <- fork("k", `{"n":1}`) }()
 	<-begun
 	if w := fork("k", `{"n":1}`); w.Code != 409 || !strings.Contains(w.Body.String(), `"kind":"conflict"`) {
-		t.Errorf("while the first request is in progress:  %d %s", w.Code, w.Body)
+		t.Errorf("while the first request is in progress: %d %s", w.Code, w.Body)
 	}
 	end <- true
 	if w := <-first; w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "" {
@@ -422,7 +422,7 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	}
 	if w := fork("k", `{"n":1}`); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" ||
 		w.Header().Get("Content-Type") != "application/json" {
-		t.Errorf("repeated request:  %d %v %s", w.Code, w.Header(), w.Body)
+		t.Errorf("repeated request: %d %v %s", w.Code, w.Header(), w.Body)
 	}
 	if w := fork("k", `{"n":2}`); w.Code != 422 {
 		t.Errorf("another body: %d %s", w.Code, w.Body)
@@ -436,7 +436,7 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := fork("a b", ``); w.Code != 400 {
-		t.Errorf("key with a space:  %d %s", w.Code, w.Body)
+		t.Errorf("key with a space: %d %s", w.Code, w.Body)
 	}
 	if w := ask(owned(httpapi.Options{Roles: roles(f)}), "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key",
 		"k"); w.Code != 501 {

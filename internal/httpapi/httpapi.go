@@ -11,7 +11,7 @@
 //	GET    /metrics                           text for Prometheus
 //	GET    /openapi.json, /docs               the document, and a page of it; no token
 //	GET    /v1/status                         DaemonStatus
-//	GET    /v1/ping                           nothing (204): somebody is there
+//	GET    /v1/ping                           nothing (204): the daemon answers
 //	GET    /v1/probe                          ProbeReport
 //	GET    /v1/events?sandbox=&after=         SandboxEvents ***
 //	POST   /v1/df                             DiskUse *

@@ -53,7 +53,7 @@ func (s *stream) line(ev wire.Event) {
 		b, _ = json.Marshal(
 			wire.Event{Error: &wire.Error{Kind: string(fault.Internal), Message: "encode the response: " + err.Error()}})
 	}
-	_, _ = s.w.Write(append(b, '\n')) // the client may be gone; the request's context tells the engine
+	_, _ = s.w.Write(append(b, '\n')) // the client may be gone; the request's context then ends
 	_ = http.NewResponseController(s.w).Flush()
 }
 

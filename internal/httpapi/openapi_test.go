@@ -210,7 +210,7 @@ func TestOpenAPI_DetectsIncompatibleChanges(t *testing.T) {
 			t.Errorf("%q, want %q", got, name)
 		}
 		if got := shrunk(now, old); len(got) > 0 && !strings.HasSuffix(got[0], "something else") {
-			t.Errorf("an addition is reported:  %q", got)
+			t.Errorf("an addition is reported: %q", got)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func TestClient_FailsWithWrongTokenOrCA(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if err != nil && o.Token != "" && strings.Contains(err.Error(), o.Token) {
-				t.Errorf("%s: the error contains the token:  %v", name, err)
+				t.Errorf("%s: the error contains the token: %v", name, err)
 			}
 		}
 	}

@@ -48,11 +48,11 @@ func TestTerminalToken_IsSingleUseAndExpires(t *testing.T) {
 			}
 		}
 		if _, _, err := s.issue("a.x1", caller, true, now); !fault.Is(err, fault.Conflict) {
-			t.Errorf("one token too many for one caller:  %v", err)
+			t.Errorf("one token too many for one caller: %v", err)
 		}
 	}
 	if _, _, err := s.issue("a.x1", "t", true, now); !fault.Is(err, fault.Conflict) {
-		t.Errorf("one token too many in all:  %v", err)
+		t.Errorf("one token too many in all: %v", err)
 	}
 	now = now.Add(time.Minute)
 	issue("a.x1", true)

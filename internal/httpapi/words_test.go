@@ -32,7 +32,7 @@ func TestOpenAPIWords(t *testing.T) {
 		}
 	}
 	if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b.Bytes()) {
-		t.Errorf("%s differs from the comments of client/wire (%v); run twice to embed it:  go test "+
+		t.Errorf("%s differs from the comments of client/wire (%v); run twice to embed it: go test "+
 			"./internal/httpapi -run OpenAPI -update", file, err)
 	}
 }

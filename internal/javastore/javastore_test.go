@@ -24,7 +24,7 @@ func TestAdd_ExtendsJKS(t *testing.T) {
 		t.Errorf("%q", two)
 	}
 	if got := Add(two, []byte("first")); !bytes.Equal(got, two) {
-		t.Errorf("the certificate was added twice:  %q", got)
+		t.Errorf("the certificate was added twice: %q", got)
 	}
 	other := bytes.Clone(one)
 	other[len(other)-1]++

@@ -384,7 +384,7 @@ func TestSpawned_AreFoundAfterRestart(t *testing.T) {
 	p.want(`{"op":"kill","pid":41}`, `{"ok":true}`)
 	p.want(`{"op":"ps"}`, `"procs":[]`)
 	if b, err := os.ReadFile(opt.Spawned); !os.IsNotExist(err) {
-		t.Errorf("the file still exists:  %s", b)
+		t.Errorf("the file still exists: %s", b)
 	}
 }
 

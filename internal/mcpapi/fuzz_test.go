@@ -77,7 +77,7 @@ func FuzzArguments(f *testing.F) {
 		switch {
 		// A malformed message is quoted in a plain-text error.
 		case code == 200 && strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\n' }):
-			t.Errorf("control bytes in the response:  %q", text)
+			t.Errorf("control bytes in the response: %q", text)
 		case code == 200 && !strings.Contains(text, `"isError":true`) && !strings.Contains(text, `"error":{`):
 			t.Errorf("%d %s", code, text)
 		case code >= 500:

@@ -188,7 +188,7 @@ func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	}
 	s, err := enter(t, srv, "bob")
 	if err != nil {
-		t.Fatalf("another caller was refused:  %v", err)
+		t.Fatalf("another caller was refused: %v", err)
 	}
 	s.Close()
 }

@@ -70,7 +70,7 @@ func TestTools_MatchDocumentation(t *testing.T) {
 		t.Errorf("the tools are %s, not %s", names, want)
 	}
 	if init := m.InitializeResult(); init.ServerInfo.Name != "coppice" || !strings.Contains(init.Instructions, "history") {
-		t.Errorf("the server describes itself as:  %+v", init)
+		t.Errorf("the server describes itself as: %+v", init)
 	}
 
 	bound := meet(t, mcpapi.Options{Client: nobody, Sandbox: sandbox})

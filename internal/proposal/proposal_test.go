@@ -217,7 +217,7 @@ func frame(t interface{ Fatalf(string, ...any) }, report string) string {
 			l = rest[len(fence)-1:]
 			end := closing(l, fence)
 			if end < 0 {
-				t.Fatalf("a code span is not closed:  %q", l)
+				t.Fatalf("a code span is not closed: %q", l)
 			}
 			out.WriteString("CODE")
 			l = l[end+len(fence):]
@@ -225,7 +225,7 @@ func frame(t interface{ Fatalf(string, ...any) }, report string) string {
 		out.WriteString("\n")
 	}
 	if block != "" {
-		t.Fatalf("a code block is not closed:  %q", report)
+		t.Fatalf("a code block is not closed: %q", report)
 	}
 	return out.String()
 }

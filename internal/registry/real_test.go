@@ -106,7 +106,7 @@ func roundTrip(t *testing.T, r *registry.Repository) registry.Blob {
 		t.Errorf("%d bytes, %v", got.Len(), err)
 	}
 	if err := r.Get(t.Context(), blobOf([]byte("never")), io.Discard); !fault.Is(err, fault.NotFound) {
-		t.Errorf("a missing blob:  %v", err)
+		t.Errorf("a missing blob: %v", err)
 	}
 	return m.Blob()
 }

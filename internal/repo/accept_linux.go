@@ -41,7 +41,7 @@ type Accepted struct {
 
 // Accept checks the commits of a sandbox and imports them into the user's repository: the objects first, durably, and
 // then the reference, if it has not changed. Until all checks have passed, the user's repository is not changed.
-// Invalid: the bundle is invalid. Conflict: To is not as Old says or is checked out in a work tree.
+// Invalid: the bundle is invalid. Conflict: To does not have the value Old, or is checked out in a work tree.
 //
 // It checks: each object by fsck, with warnings as errors (so no tree has an entry that is .git on any file system);
 // that the tip is a commit; that each object that the tip has, but not Base or Have, came in the bundle, so that a

@@ -87,7 +87,7 @@ func TestApply_Ways(t *testing.T) {
 				if _, err := r.Apply(ctx,
 					Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it"}); way != Patch &&
 					!fault.Is(err, fault.Invalid) {
-					t.Errorf("applied again:  %v", err)
+					t.Errorf("applied again: %v", err)
 				}
 				if len(got.Changes) != 3 || got.Old != OID(l.run(l.top, "rev-parse", "main@{0}")) && way == Patch {
 					t.Errorf("%+v", got)
@@ -333,7 +333,7 @@ func TestApply_ValidatesMessageAndPersons(t *testing.T) {
 		t.Error(s)
 	}
 	if _, err := r.Apply(ctx, good); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "nothing to apply") {
-		t.Errorf("applied again:  %v", err)
+		t.Errorf("applied again: %v", err)
 	}
 	os.Remove(filepath.Join(l.home, ".gitconfig"))
 	good.Author, good.Way = Person{}, Rebase

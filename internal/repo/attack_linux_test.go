@@ -168,7 +168,7 @@ func TestKnownAttacks_RunNothing(t *testing.T) {
 				l.file(dir, "a.txt", "two changes\n")
 				out, _ := l.try(dir, []byte("url=http://x/\n"), a.plain...)
 				if _, err := os.Stat(trace); err != nil {
-					t.Errorf("git %q does not run the payload either, so the test proves nothing:  %s", a.plain, out)
+					t.Errorf("git %q does not run the payload either, so the test proves nothing: %s", a.plain, out)
 				}
 			}
 			l.sound()

@@ -338,7 +338,7 @@ func TestCheckout_RefusesHostileTrees(t *testing.T) {
 			t.Errorf("%s: %v (%s)", name, err, fault.KindOf(err))
 		}
 		if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) != 1 {
-			t.Errorf("%s: files outside the top directory:  %v", name, left)
+			t.Errorf("%s: files outside the top directory: %v", name, left)
 		}
 	}
 }

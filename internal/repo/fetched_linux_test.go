@@ -36,10 +36,10 @@ func TestExamine_CountsFetchedCommits(t *testing.T) {
 				t.Errorf("%+v, %v", got, err)
 			}
 			if got, err := r.Examine(ctx, tip, tip); err != nil || got.Commits != 0 {
-				t.Errorf("the same commit:  %+v, %v", got, err)
+				t.Errorf("the same commit: %+v, %v", got, err)
 			}
 			if got, err := r.Examine(ctx, tip, r.Head.Commit); err != nil || got.Commits != 0 {
-				t.Errorf("an ancestor:  %+v, %v", got, err)
+				t.Errorf("an ancestor: %+v, %v", got, err)
 			}
 			l.sound()
 		})
@@ -141,7 +141,7 @@ func TestOwn_ReportsCommitsOnUserBranches(t *testing.T) {
 	l.run(l.top, "update-ref", "refs/remotes/origin/topic", string(foreign))
 	own(foreign, true, "a branch that was fetched")
 	if _, err := r.Own(ctx, OID(strings.Repeat("1", 40))); !fault.Is(err, fault.NotFound) {
-		t.Errorf("a missing commit:  %v", err)
+		t.Errorf("a missing commit: %v", err)
 	}
 }
 

@@ -58,7 +58,7 @@ func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 	}
 	back, err := parseIndex(ctx, l.format, got)
 	if err != nil || !slices.Equal(back.entries, x.entries) || !maps.Equal(back.trees, x.trees) {
-		t.Fatalf("cannot parse the encoded index:  %v", err)
+		t.Fatalf("cannot parse the encoded index: %v", err)
 	}
 	return back
 }
@@ -109,7 +109,7 @@ func FuzzIndex(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := parseIndex(ctx, SHA1, out); err != nil {
-			t.Fatalf("parsed an index, but not its encoding:  %v", err)
+			t.Fatalf("parsed an index, but not its encoding: %v", err)
 		}
 	})
 }

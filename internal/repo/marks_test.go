@@ -258,6 +258,6 @@ func TestMarks_TableMatchesRules(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(b) {
-		t.Errorf("%s does not match the rules:  go test ./internal/repo -run Table -update", name)
+		t.Errorf("%s does not match the rules: go test ./internal/repo -run Table -update", name)
 	}
 }

@@ -75,7 +75,7 @@ func TestOpen_RefusesUnusableRepositories(t *testing.T) {
 		}
 		if _, err := Open(ctx, l.git, l.top, Options{Scratch: l.scratch}); !fault.Is(err, fault.Denied) ||
 			!strings.Contains(fault.HintOf(err), "safe.directory") {
-			t.Errorf("a repository of another user:  %v", err)
+			t.Errorf("a repository of another user: %v", err)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func TestGit_IsBoundedAndCancellable(t *testing.T) {
 			pid+".new "+pid+"; wait;; "+
 			"limits) ulimit -d; ulimit -t; ulimit -c;; env) env;; say) printf 'a\\033[31mb\\nc' >&2; exit 3;; esac\n")}
 	if _, err := g.run(ctx, call{args: []string{"flood"}, most: 1000, env: cleanEnv()}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("unlimited output:  %v", err)
+		t.Errorf("unlimited output: %v", err)
 	}
 	c, cancel := context.WithCancel(ctx)
 	done := make(chan error)

@@ -113,7 +113,7 @@ func TestTops_DropNestedPaths(t *testing.T) {
 	}
 	if err := (&walk{base: listing{"a/b": {}}, dirs: map[string]bool{"a": true}, seen: map[string]bool{}}).
 		gone(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
-		t.Errorf("missing files, with a context that has ended:  %v", err)
+		t.Errorf("missing files, with a context that has ended: %v", err)
 	}
 }
 
