@@ -72,7 +72,7 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 		}
 	}
 	if methods != engineMethods {
-		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move what was added to a part of its own",
+		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move the new methods to a separate part",
 			methods, engineMethods)
 	}
 	engine, ok := typesOf(files)["Engine"].(*ast.StructType)
@@ -86,7 +86,7 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 		}
 	}
 	if locks != engineLocks {
-		t.Errorf("Engine has %d locks; engineLocks says %d: lower it, or let what was added guard itself", locks, engineLocks)
+		t.Errorf("Engine has %d locks; engineLocks says %d: lower it, or move new state to a part", locks, engineLocks)
 	}
 }
 

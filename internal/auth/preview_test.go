@@ -136,7 +136,7 @@ func TestTicket_EndsWithItsToken(t *testing.T) {
 	}
 	c, err = open("")
 	if err != nil {
-		t.Errorf("nobody's: %v", err)
+		t.Errorf("without a token ID: %v", err)
 	}
 	c.Close()
 	<-done

@@ -149,7 +149,7 @@ func TestTokens_RejectInvalidRequests(t *testing.T) {
 		}
 	}
 	if all, _ := tokens.List(t.Context()); len(all) != 0 {
-		t.Errorf("kept: %v", all)
+		t.Errorf("stored tokens: %v", all)
 	}
 	if err := tokens.Revoke(t.Context(), "../../x"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("revoke: %v", err)

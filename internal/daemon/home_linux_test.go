@@ -57,7 +57,7 @@ func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	})
 	h.acceptLast()
 	if waiting(h.ln) {
-		t.Error("somebody waits")
+		t.Error("a connection still waits")
 	}
 	if err := ln.Close(); err != nil {
 		t.Error(err)

@@ -88,7 +88,7 @@ func TestLineSocket_SurvivesDaemonUntilClosed(t *testing.T) {
 	}
 	stop()
 	if _, err := ask(t, path, `{"op":"head"}`); err == nil {
-		t.Error("somebody answers")
+		t.Error("the closed socket still answers")
 	}
 
 	l, _ = startLines(t, home)

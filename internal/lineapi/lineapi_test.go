@@ -242,7 +242,7 @@ func TestExec_CompletesAfterDisconnect(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the command did not run to its end")
 	}
-	eventually(t, "the connection is forgotten", func() bool {
+	eventually(t, "the connection is removed", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.conns) == 0
@@ -338,8 +338,8 @@ func TestHostileClient_IsBounded(t *testing.T) {
 	for _, p := range crowd {
 		p.Close()
 	}
-	eventually(t, "places for long lines come back", func() bool { return len(s.opt.Guard.long) == 0 })
-	eventually(t, "places for connections come back", func() bool {
+	eventually(t, "places for long lines are freed", func() bool { return len(s.opt.Guard.long) == 0 })
+	eventually(t, "places for connections are freed", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.conns) == 1
@@ -428,7 +428,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }

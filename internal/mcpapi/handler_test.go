@@ -55,12 +55,12 @@ func TestHTTP(t *testing.T) {
 		}
 		return st.Sandbox.Procs
 	}
-	eventually(t, "it runs", func() bool { return procs() > 0 })
+	eventually(t, "the command runs", func() bool { return procs() > 0 })
 	cancel()
 	if err := <-ended; err == nil {
 		t.Error("a cancelled call has a result")
 	}
-	eventually(t, "nothing runs any more", func() bool { return procs() == 0 })
+	eventually(t, "all processes have exited", func() bool { return procs() == 0 })
 
 	// A stopping daemon does not wait for the stream of a session.
 	d.coppice("serve", "--stop")

@@ -360,12 +360,12 @@ func TestCancel(t *testing.T) {
 			_, err := m.CallTool(ctx, p)
 			ended <- err
 		}()
-		eventually(t, "it says that it is here", func() bool { return len(m.told()) > before })
+		eventually(t, "output of the command", func() bool { return len(m.told()) > before })
 		cancel()
 		if err := <-ended; err == nil {
 			t.Errorf("%s: a cancelled call has a result", cmd)
 		}
-		eventually(t, "nothing runs any more", func() bool {
+		eventually(t, "all processes have exited", func() bool {
 			st, err := d.client.Status(t.Context(), sandbox)
 			return err == nil && st.Sandbox.Procs == 0
 		})
@@ -386,12 +386,12 @@ func TestHangUp(t *testing.T) {
 		_, err := m.CallTool(context.WithoutCancel(t.Context()), p)
 		ended <- err
 	}()
-	eventually(t, "it says that it is here", func() bool { return len(m.told()) > 0 })
+	eventually(t, "output of the command", func() bool { return len(m.told()) > 0 })
 	m.hangUp()
 	if err := <-ended; err == nil {
 		t.Error("the call has a result")
 	}
-	eventually(t, "nothing runs any more", func() bool {
+	eventually(t, "all processes have exited", func() bool {
 		st, err := d.client.Status(t.Context(), sandbox)
 		return err == nil && st.Sandbox.Procs == 0
 	})

@@ -47,7 +47,7 @@ func TestTypeScriptClient(t *testing.T) {
 	if err != nil || out != "ok\n" {
 		t.Fatal(out, err)
 	}
-	eventually(t, "nothing runs any more", func() bool {
+	eventually(t, "all processes have exited", func() bool {
 		st, err := d.client.Status(t.Context(), sandbox)
 		return err == nil && st.Sandbox.Procs == 0
 	})
@@ -85,7 +85,7 @@ func TestInspector(t *testing.T) {
 	}
 	inspect(&list, "--method", "tools/list")
 	if len(list.Tools) != 12 {
-		t.Errorf("it lists %+v", list)
+		t.Errorf("the Inspector lists %+v", list)
 	}
 	var res struct {
 		IsError           bool
@@ -109,6 +109,6 @@ func TestInspector(t *testing.T) {
 	}
 	inspect(&templates, "--method", "resources/templates/list")
 	if len(templates.ResourceTemplates) != 2 {
-		t.Errorf("it lists %+v", templates)
+		t.Errorf("the Inspector lists %+v", templates)
 	}
 }

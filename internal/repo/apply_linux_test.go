@@ -338,7 +338,7 @@ func TestApply_ValidatesMessageAndPersons(t *testing.T) {
 	os.Remove(filepath.Join(l.home, ".gitconfig"))
 	good.Author, good.Way = Person{}, Rebase
 	if _, err := r.Apply(ctx, good); !fault.Is(err, fault.Invalid) {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("without a committer: %v", err)
 	}
 	l.sound()
 }

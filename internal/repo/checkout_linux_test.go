@@ -358,6 +358,6 @@ func TestCheckout_NormalizesOldModes(t *testing.T) {
 	}
 	want := l.worktree(two)
 	if got := l.picture(b.dir); !maps.Equal(got, want) {
-		t.Errorf("it is\n%q\nwant\n%q", got, want)
+		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
 }

@@ -372,7 +372,7 @@ func TestMend_RefusesOtherJournalVersion(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 		if l.view() != before {
-			t.Errorf("%q changed something", text)
+			t.Errorf("with the journal %q the repository was changed", text)
 		}
 	}
 	os.Remove(name)

@@ -93,7 +93,7 @@ func TestExamine_RefusesHostileObjects(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			if left, _ := filepath.Glob(filepath.Join(l.scratch, "*")); len(left) > 0 {
-				t.Errorf("left: %q", left)
+				t.Errorf("left in scratch: %q", left)
 			}
 		})
 	}
