@@ -135,8 +135,8 @@ func (h *home) check() error {
 			return homeFault(err, "create the home %s", h.path)
 		}
 	}
-	// What is made below a set-group-ID directory gets its group, which the user namespace of an ordinary user
-	// does not map: nothing could be changed in a live root.
+	// Files below a set-group-ID directory get its group. The user namespace of an ordinary user does not map
+	// that group, so nothing in a live root could be changed.
 	if int(st.Gid) != os.Getegid() && st.Mode&unix.S_ISGID != 0 {
 		if err := h.dir.Chown(-1, os.Getegid()); err != nil {
 			return homeFault(err, "change the group of the home %s", h.path)

@@ -175,7 +175,7 @@ func (b *rebasing) run(ctx context.Context) error {
 	return nil
 }
 
-// failed returns the error for a git that did not start, or failed.
+// failed returns the error for a git process that did not start, or failed.
 func (b *rebasing) failed(x wire.Exit, said string) error {
 	if x.Code == exitNoGit || x.Code == exitNoRepo || x.TimedOut || x.Limit != "" {
 		return gitFailed(&b.rec, x, said)

@@ -15,9 +15,9 @@ import (
 	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
-// costs returns the maximum memory that operations need in the daemon, in bytes, by ID. Others need little however
-// large the sandbox is, or run in it: commands, their output, and snapshots, of which each sandbox takes one at a
-// time.
+// costs returns the maximum memory that operations need in the daemon, in bytes, by ID. Other operations need
+// little memory, however large the sandbox is, or run in the sandbox: commands, their output, and snapshots, of
+// which each sandbox takes one at a time.
 func costs() map[string]int64 {
 	const large, small = bound.CostLarge, bound.CostSmall
 	return map[string]int64{

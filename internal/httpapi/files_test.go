@@ -221,7 +221,7 @@ func TestFileRoutes_Errors(t *testing.T) {
 			t.Errorf("%s %s: %d %s: want %d", c.method, c.target, w.Code, w.Body, c.code)
 		}
 		if c.target == "/tar?path=a" != strings.Contains(calls, "done") {
-			t.Errorf("%s %s did\n%s", c.method, c.target, calls) // what was unpacked before is in the history
+			t.Errorf("%s %s did\n%s", c.method, c.target, calls) // already unpacked files are captured
 		}
 	}
 	w, _ := askFiles(t, &fake{}, "PUT", "/tar?path=stopped", "x")

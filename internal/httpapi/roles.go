@@ -239,7 +239,7 @@ type Repositories interface {
 	Rebase(ctx context.Context, name string, req wire.RebaseRequest) (wire.Rebased, error)
 }
 
-// Proposals are the proposals that are sent through git, and those that were received.
+// Proposals sends proposals through git, and receives them.
 type Proposals interface {
 	// Sending returns the references to push for a proposed sandbox.
 	Sending(ctx context.Context, req wire.SendRequest) (wire.Sending, error)
@@ -259,7 +259,7 @@ type Proposals interface {
 
 // LayerTravel sends and receives the layers of a sandbox.
 type LayerTravel interface {
-	// Packing lists the layers of a sandbox that travel, and PackLayer writes one of them.
+	// Packing lists the layers of a sandbox to transfer, and PackLayer writes one of them.
 	Packing(ctx context.Context, name string) (wire.Packing, error)
 	PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) error
 	// UnpackLayers creates a sandbox from the layers in r.

@@ -73,7 +73,7 @@ type Images struct {
 	// removed.
 	imaging sync.RWMutex
 
-	mu      sync.Mutex                  // taken last: nothing is locked or read while it is held
+	mu      sync.Mutex                  // acquired last: nothing is locked or read while it is held
 	keeping map[timeline.SandboxID]Live // boxes of KeepEvery; guarded by mu
 }
 

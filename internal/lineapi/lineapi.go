@@ -53,7 +53,7 @@ import (
 // Engine is the engine as the operations need it. A sandbox is named by its ID. Every method is safe for concurrent
 // use; errors carry a fault.Kind.
 type Engine interface {
-	// Exec is that of httpapi.Commands.
+	// Exec is as in httpapi.Commands.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	Head(ctx context.Context, name string) (string, error)
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)

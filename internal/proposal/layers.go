@@ -70,7 +70,7 @@ type PackedSnapshot struct {
 	Bytes   int64     `json:"bytes"`
 	// changes against Below: the digest of the layer as a tar archive; "" if it changed nothing
 	Layer string `json:"layer,omitempty"`
-	Below string `json:"below,omitempty"` // as Parent
+	Below string `json:"below,omitempty"` // like Parent
 }
 
 // LayerFile returns the file name of a layer; "" for an invalid digest.

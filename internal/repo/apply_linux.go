@@ -15,7 +15,7 @@ type Way string
 
 // The ways.
 const (
-	Squash Way = "squash" // one commit with all that changed
+	Squash Way = "squash" // one commit with all changes
 	Merge  Way = "merge"  // a merge commit, with the sandbox's own commits as second parent
 	Rebase Way = "rebase" // each commit again, in order
 	Patch  Way = "patch"  // no commit: changes in the work tree and the index
@@ -88,16 +88,17 @@ func some(paths []string) string {
 	return b.String()
 }
 
-// Apply applies the changes of a sandbox. It can be cancelled with ctx until it starts to write. It first computes
-// the result, as objects: on a conflict (Conflict), an untrusted mark (Denied), or an obstacle (Conflict), nothing is
-// changed. Then it stores the objects, updates the work tree and the index if the branch is checked out here, and at
-// last sets the branch, if that has not changed. If it is killed at any point, the branch is at the old or the new
-// commit, and the next Apply or Mend brings work tree and index to the branch.
+// Apply applies the changes of a sandbox. It can be cancelled with ctx until it starts to write. It first
+// computes the result, as objects: on a conflict (Conflict), an untrusted mark (Denied), or an obstacle
+// (Conflict), nothing is changed. Then it stores the objects, updates the work tree and the index if the branch
+// is checked out here, and finally sets the branch, if that has not changed. If it is killed at any point, the
+// branch is at the old or the new commit, and the next Apply or Mend brings work tree and index to the state of
+// the branch.
 //
-// The merge itself reads no attributes, and so runs no driver and converts nothing. The user's git writes the files
-// of the user's work tree, with the user's filters (LFS, line ends): they would look modified otherwise.
-// .gitattributes selects the files for filters, also one from the sandbox: it selects among the filters that the
-// user's own configuration defines, and can define none. Every change of one is marked.
+// The merge itself reads no attributes, so it runs no driver and converts nothing. The user's git writes the
+// files of the user's work tree, with the user's filters (LFS, line endings), since git status would show them as
+// modified otherwise. A .gitattributes file, even one from the sandbox, only selects among the filters that the
+// user's own configuration defines. Every change of one is marked.
 func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	if err := a.check(); err != nil {
 		return got, err

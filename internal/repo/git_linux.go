@@ -17,7 +17,7 @@ type Env struct {
 	Path   string // PATH: where the user's filters (LFS) are found; "" is /usr/bin:/bin
 }
 
-// Git is the git program of the host. It may be used by several goroutines at once.
+// Git is the git program of the host. It is safe for concurrent use.
 type Git struct {
 	program string
 	user    Env
