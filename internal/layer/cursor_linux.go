@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Cursor looks up paths of a view, one after another. It stays in the directory of the last
-// one, so that a lookup costs the steps from there and not from the root: lookups in path
-// order open each directory once. The caller closes it. It is not safe for concurrent use.
+// Cursor looks up paths of a view, one after another. It keeps the directories of the last path open, so a lookup
+// costs the steps from there and not from the root: lookups in path order open each directory once. The caller closes
+// it. It is not safe for concurrent use.
 type Cursor struct {
 	v  *View
 	at []*mdir // the open directories, from the root down; empty before the first use
@@ -47,7 +47,7 @@ func (c *Cursor) Close() {
 	c.at = nil
 }
 
-// find returns the entry at p, which holds until the cursor is used again.
+// find returns the entry at p, which is valid until the cursor is used again.
 func (c *Cursor) find(ctx context.Context, p string) (*found, error) {
 	dir, name := path.Split(path.Clean("/" + p))
 	m, err := c.enter(ctx, strings.Split(strings.Trim(dir, "/"), "/"))
