@@ -19,7 +19,7 @@ type crew struct {
 // hire allows n additional goroutines.
 func (c *crew) hire(n int) { c.spare.Store(int32(n)) }
 
-// gather allows one goroutine for each further processor, up to maxCrew.
+// gather allows one goroutine for each further processor, up to maxCrew with the caller.
 func (c *crew) gather() { c.hire(min(runtime.GOMAXPROCS(0), maxCrew) - 1) }
 
 // take claims a goroutine, if one is spare.

@@ -61,8 +61,8 @@ func (c *Cursor) find(ctx context.Context, p string) (*found, error) {
 	return f, fault.Wrap(err, "read %q", p)
 }
 
-// enter goes to the directory with those names. After an error the cursor is in a directory
-// above it, or unused.
+// enter moves the cursor to the directory with those names. After an error it is in a directory above that one, or
+// unused.
 func (c *Cursor) enter(ctx context.Context, names []string) (*mdir, error) {
 	if len(c.at) == 0 {
 		root, err := c.v.root()
@@ -92,7 +92,7 @@ func (c *Cursor) enter(ctx context.Context, names []string) (*mdir, error) {
 	return c.at[len(c.at)-1], nil
 }
 
-// up goes to the parent directory.
+// up moves the cursor to the parent directory.
 func (c *Cursor) up(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

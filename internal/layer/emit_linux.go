@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// chunk is how many files of one directory one worker writes at a time.
+// chunk is the number of files of one directory that one worker writes at a time.
 const chunk = 16
 
 // emitter writes the directories that a walk chose into a layer.

@@ -35,7 +35,7 @@ type Progress struct {
 	Total   int64 // expected Bytes; 0: unknown
 }
 
-// Report describes the result of an import, and what it could not import.
+// Report describes the result of an import, and the entries that it could not import.
 type Report struct {
 	Entries    int64
 	Bytes      int64

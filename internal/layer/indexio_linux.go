@@ -66,10 +66,10 @@ func (d *dirNode) size() int {
 	return n
 }
 
-// indexBufSize is how much of an index is written at a time.
+// indexBufSize is the number of bytes of an index that are written at a time.
 const indexBufSize = 64 << 10
 
-// indexWriter writes what is appended to b. After an error it only counts.
+// indexWriter writes the bytes that are appended to b. After an error it only counts.
 type indexWriter struct {
 	w     io.Writer
 	b     []byte

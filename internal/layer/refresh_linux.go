@@ -197,7 +197,7 @@ type differing struct {
 // kept reports whether the layers below have the old entry.
 func (d *differing) kept() bool { return d.old != nil && d.old.flags&entMissing == 0 }
 
-// compare sorts the entries of a directory by what is to be done with them. Both nodes have their entries sorted by
+// compare sorts the entries of a directory into the lists of a difference. Both nodes have their entries sorted by
 // name.
 func (r *refresher) compare(list []found, node, old *dirNode, at *spot) (d difference) {
 	j := 0

@@ -24,7 +24,7 @@ type RewindInput struct {
 	// Kept are mount points of the sandbox, which are neither removed nor replaced.
 	Kept []string
 	// Target is the new content of the root. Touched are the trees in which it can differ from the present content:
-	// the layers that only one of the two stacks has.
+	// the layers that only the target's stack or only the present stack has.
 	Target  *View
 	Touched []rootspec.Part
 	Owners  Owners

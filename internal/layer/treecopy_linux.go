@@ -39,7 +39,7 @@ type copier struct {
 // for a few more than there are processors.
 func copyWorkers() int { return max(2, runtime.GOMAXPROCS(0)) + 1 }
 
-// pending is an entry that is to be copied, and its entry in the index; nil if there is no index.
+// pending is an entry to copy, and its entry in the index; nil if there is no index.
 type pending struct {
 	*found
 	ent *ent

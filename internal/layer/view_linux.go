@@ -238,7 +238,7 @@ func (m *mdir) inside(sub *mdir, depth int, fn func() error) error {
 // was below it.
 var errLost = errors.New("the directory was moved or removed while it was read")
 
-// gone reports whether err says that something in a live tree was moved or removed.
+// gone reports whether err means that an entry of a live tree was moved or removed.
 func (m *mdir) gone(err error) bool { return m.v.live && moved(err) }
 
 // at calls fn with the entry at p while its directory is open. The root has the name ".".

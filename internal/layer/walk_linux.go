@@ -190,8 +190,8 @@ func (w *worker) list(p *place) error {
 	return nil
 }
 
-// countEvery is how many entries of a directory are counted at once: all goroutines of a
-// walk share the counter.
+// countEvery is the number of entries of a directory that are counted at once: all goroutines of a walk share the
+// counter.
 const countEvery = 1024
 
 // count adds n entries to those that were met, and returns TooLarge beyond the limit. No quota of a sandbox limits

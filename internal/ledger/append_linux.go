@@ -85,8 +85,8 @@ func (l *Ledger) commit(p *plan) error {
 	return nil
 }
 
-// reserveBytes is how much space the intake reserves beyond its end, so that on a full disk the removals that
-// free space can be recorded.
+// reserveBytes is the space that the intake reserves beyond its end, so that on a full disk the removals that free
+// space can be recorded.
 const reserveBytes = 1 << 20
 
 // reserve reserves space for more bytes, if the file system supports that.

@@ -38,7 +38,7 @@ type Ledger struct {
 	reserved int64 // end of the space that is reserved for the intake
 }
 
-// ask is a request to serve: records to append, or anything else that needs the state.
+// ask is a request to serve: records to append, or another operation that needs the state.
 type ask struct {
 	drafts []Draft
 	do     func() error

@@ -144,8 +144,8 @@ func TestBundle_DetectsAnyChangedByte(t *testing.T) {
 	})
 }
 
-// forge gives a bundle with other records, whose manifest is made to fit and signed by
-// a key of the forger's: all that somebody without the log's key can do.
+// forge returns a bundle with other records, whose manifest is made to fit and is signed by a key of the forger: all
+// that an attacker without the log's key can do.
 func forge(t *rapid.T, b []byte, change func(lines []string) []string, reseal bool) []byte {
 	manifest, rest, err := untar(b, "manifest", -1)
 	if err != nil {

@@ -59,7 +59,7 @@ func newSnap(t testing.TB) timeline.SnapshotID {
 }
 func newLayer(t testing.TB) timeline.LayerID { return must(timeline.NewLayerID(rand.Reader))(t) }
 
-// box makes a sandbox whose first snapshot stands on parent.
+// box makes a sandbox whose first snapshot has this parent.
 func box(t testing.TB, d *DB, name string, parent timeline.SnapshotID) Sandbox {
 	t.Helper()
 	s := timeline.Snapshot{ID: newSnap(t), Sandbox: newBox(t), Parent: parent, Cause: timeline.CauseImport,
