@@ -55,8 +55,8 @@ const (
 	entMapped              // may have been mapped shared and writable since the capture, so stat misses changes
 )
 
-// dirNode is a directory's entries in the order in which the kernel lists them. It rarely changes, so a walk finds
-// each without a search.
+// dirNode is a directory's entries in the order in which the kernel lists them. The order rarely changes, so a walk
+// finds each entry without a search.
 type dirNode struct {
 	names []byte // of all entries, one after the other
 	ents  []ent

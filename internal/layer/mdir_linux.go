@@ -113,7 +113,7 @@ func (m *mdir) grafted(name string) *source {
 	return nil
 }
 
-// path returns the directory's path in the view. Its length has no limit but the depth of the tree.
+// path returns the directory's path in the view. Only the depth of the tree limits its length.
 func (m *mdir) path() string {
 	if m.up == nil {
 		return "/"
