@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// acked is what a store acknowledged.
+// acked is what a store has acknowledged.
 type acked struct {
 	finalized map[timeline.LayerID]string // digests of layers
 	removed   map[timeline.LayerID]bool   // layers of which a removal was begun
@@ -23,7 +23,7 @@ type acked struct {
 
 const adoptedID = timeline.LayerID("00000000000000ad")
 
-// adoptable are the parts of the adoption, in a home.
+// adoptable returns the parts of the adoption, in a home.
 func adoptable(home string) []rootspec.Part {
 	return []rootspec.Part{
 		{Dir: filepath.Join(home, "root"), Path: "/"},
@@ -33,7 +33,7 @@ func adoptable(home string) []rootspec.Part {
 	}
 }
 
-// makeAdoptable makes the parts, which were flushed long ago.
+// makeAdoptable makes the parts, and assumes that they were flushed long ago.
 func makeAdoptable(t tb, home string) {
 	t.Helper()
 	for _, p := range adoptable(home) {
@@ -151,14 +151,14 @@ func foundAdoptable(t *testing.T, what, home string) {
 	}
 }
 
-// losses are the crashes that are tried before each call.
+// losses returns the crashes that are tried before each call.
 func losses(seed, k int) []vfs.Crash {
 	return []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(1000*seed + k)),
 		{Names: 50, Data: 100, Seed: uint64(1000*seed + k)}}
 }
 
-// TestCrash_KeepsFinalizedLayers lets the process die at any time, with or without a power
-// loss: finalized layers are there, and what was being adopted can be moved back.
+// TestCrash_KeepsFinalizedLayers lets the process die at any time, with or without a power loss: finalized layers
+// remain, and parts that were being adopted can be moved back.
 func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	t.Parallel()
 	seeds := 3
@@ -214,7 +214,8 @@ func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	}
 }
 
-// Whenever the power fails while an adoption is undone, it can be undone again.
+// TestCrash_UnadoptLosesNothing checks that an adoption can be undone again after a power failure at any point of
+// undoing it.
 func TestCrash_UnadoptLosesNothing(t *testing.T) {
 	t.Parallel()
 	for seed := range 10 {

@@ -7,7 +7,7 @@
 // Trees in overlay form were shaped by untrusted programs. This package walks them by directory descriptors,
 // never follows a symbolic link, and opens only regular files and directories.
 //
-// The process must be uid 0, of the machine or of a user namespace, so that modes never deny it access. The
-// engine, the drivers' tests and the daemon import this package; it imports layer/format, quota, timeline,
-// rootspec, vfs, fault, undo.
+// The process must be uid 0, of the machine or of a user namespace, so that modes never deny it access. The engine,
+// the drivers' tests and the daemon import this package; it imports archive, dirfd, fault, layer/format, limit,
+// quota, removal, rootspec, timeline, undo and vfs.
 package layer

@@ -85,7 +85,7 @@ func (s *Store) finalize(ctx context.Context, id timeline.LayerID) (out Finalize
 	for i := range entries {
 		out.Size += entries[i].Size
 	}
-	// The tree first: a manifest never describes what could still be lost.
+	// Sync the tree first: a manifest must not describe content that could still be lost.
 	if err := s.fs.SyncFS(dir); err != nil {
 		return out, err
 	}
@@ -112,8 +112,8 @@ func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Ent
 	return digest, s.fs.Sync(s.top)
 }
 
-// encodeTo writes a manifest in pieces: escaped, hostile names and attributes take three
-// times their length.
+// encodeTo writes a manifest in pieces and not from memory: escaped, hostile names and attributes take three times
+// their length.
 func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest string, err error) {
 	sum := sha256.New()
 	b := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
@@ -237,7 +237,7 @@ func (d *describer) tree(v *View) error {
 	return m.walk(d.ctx, 0, func(_ *mdir, f *found) error { return d.entry(f) })
 }
 
-// entry adds one entry, and its content to what is to be hashed.
+// entry adds one entry, and queues its content for hashing.
 func (d *describer) entry(f *found) error {
 	e, err := d.add(f)
 	if err == nil {
@@ -251,8 +251,7 @@ func (d *describer) entry(f *found) error {
 	return d.err
 }
 
-// admit counts an entry against the bounds on a manifest. A hard link repeats the path of
-// the first one.
+// admit counts an entry against the bounds on a manifest. A hard link counts with the path of the first name too.
 func (d *describer) admit(e *format.Entry) error {
 	d.text += int64(len(e.Path) + len(e.Link))
 	for _, x := range e.Xattrs {
@@ -357,7 +356,7 @@ func (d *describer) file(f *found, e *format.Entry) error {
 	return nil
 }
 
-// hash is one worker.
+// hash hashes files of d.jobs until it is closed.
 func (d *describer) hash() {
 	for j := range d.jobs {
 		err := d.ctx.Err()
@@ -395,7 +394,7 @@ func (f form) sum(ctx context.Context, fd int, size int64) (sum [sha256.Size]byt
 	return sum, err
 }
 
-// eachData calls fn for each range of a file that is not a hole, in their order.
+// eachData calls fn for each range of a file that is not a hole, in order.
 func eachData(fd int, size int64, fn func(from, to int64) error) error {
 	for off := int64(0); off < size; {
 		from, err := unix.Seek(fd, off, unix.SEEK_DATA)
@@ -420,7 +419,7 @@ func eachData(fd int, size int64, fn func(from, to int64) error) error {
 	return nil
 }
 
-// readData hands a range of a file to fn, in pieces, until ctx ends.
+// readData passes a range of a file to fn, in pieces, until ctx is canceled.
 func readData(ctx context.Context, fd int, from, to int64, fn func(p []byte, off int64)) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)

@@ -85,7 +85,7 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 	})
 }
 
-// untilDone is a file whose reading ends with ctx.
+// untilDone is a file that cannot be read after ctx is canceled.
 type untilDone struct {
 	file *os.File
 	ctx  context.Context // of one call of writeTar

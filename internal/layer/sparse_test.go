@@ -71,7 +71,7 @@ func TestFinalize_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.DiffID != "" {
-		t.Errorf("it has the DiffID %s", got.DiffID)
+		t.Errorf("the layer has the DiffID %s", got.DiffID)
 	}
 	if err := s.VerifyDigest(t.Context(), sparseID, got.Digest); err != nil {
 		t.Errorf("verify: %v", err)
@@ -127,8 +127,8 @@ func TestSum_StopsOnCancel(t *testing.T) {
 	}
 }
 
-// TestSameContent_ReadsOnlyData compares two files of which one has a block at its beginning,
-// and the other one more at its end. What is between them was once read as zeros.
+// TestSameContent_ReadsOnlyData compares two files of which one has a block at its beginning, and the other has one
+// more at its end. The gap between them was once read as zeros.
 func TestSameContent_ReadsOnlyData(t *testing.T) {
 	t.Parallel()
 	const size = 15 << 40

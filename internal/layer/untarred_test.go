@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// wideWorld is a world on a file system that bounds the attributes of a file by nothing
-// but what listxattr(2) can tell.
+// wideWorld returns a world on a file system where only listxattr(2) limits the attributes of a file.
 func wideWorld(t *testing.T) *world {
 	t.Helper()
 	if !realRoot {
@@ -34,8 +33,8 @@ func wideWorld(t *testing.T) *world {
 	return newWorld(t, dir, true)
 }
 
-// attribute sets n attributes with long names on a file, and what overlayfs leaves on one
-// that it copied.
+// attribute sets n attributes with long names on a file, and an attribute that overlayfs sets on a file that it
+// copied.
 func attribute(w *world, name string, n, size int) {
 	w.t.Helper()
 	w.must(unix.Setxattr(name, xattrOverlay+"metacopy", []byte("x"), 0))
@@ -81,7 +80,7 @@ func TestFinalize_FlushesUndescribableEntries(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
-	attribute(w, filepath.Join(w.s.Dir(id), "f"), 300, 1) // more than listxattr(2) gives
+	attribute(w, filepath.Join(w.s.Dir(id), "f"), 300, 1) // more than listxattr(2) returns
 	got, err := w.s.Finalize(t.Context(), id)
 	if err != nil || got != (Finalized{}) || w.s.Finalized(id) {
 		t.Errorf("%+v, %v; want no digest", got, err)
@@ -105,9 +104,8 @@ func TestFinalize_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 	}
 }
 
-// TestSkeletonMark_IsIgnoredFromSandbox checks that the mark of a skeleton counts only where
-// no program of a sandbox can have set it: not in a live root, nor in a layer that was one.
-// Layers of earlier versions have another mark.
+// TestSkeletonMark_IsIgnoredFromSandbox checks that the mark of a skeleton only counts where no program of a sandbox
+// can have set it: neither in a live root, nor in a layer that was one. Layers of earlier versions have another mark.
 func TestSkeletonMark_IsIgnoredFromSandbox(t *testing.T) {
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -141,7 +139,7 @@ func TestSkeletonMark_IsIgnoredFromSandbox(t *testing.T) {
 	w.must(os.Rename(filepath.Dir(w.s.Dir(adopted)), filepath.Dir(w.s.Dir(old))))
 	w.must(unix.Removexattr(filepath.Dir(w.s.Dir(old)), xattrMarks))
 	if got := mode(w.s.View(w.dirs([]timeline.LayerID{old, base}))); got != 0o755 {
-		t.Errorf("in a layer of a version before d has mode %o, and is a skeleton", got)
+		t.Errorf("in a layer of an earlier version, d has mode %o, and is a skeleton", got)
 	}
 	merged := w.id()
 	w.must(w.s.Merge(t.Context(), merged, []timeline.LayerID{old, old}))

@@ -3,7 +3,7 @@ package format
 // Kind is the kind of a record.
 type Kind string
 
-// The kinds. They are only ever added.
+// The kinds. A kind is never removed.
 const (
 	KindApply      Kind = "apply"
 	KindApproval   Kind = "approval"
@@ -47,7 +47,7 @@ func Kinds() []Kind {
 // are in the order of their JSON names; numbers are below 2^53.
 type Body interface{ Kind() Kind }
 
-// newBody makes an empty body of a kind; nil for one that is not known.
+// newBody returns an empty body of a kind; nil for an unknown one.
 func newBody(k Kind) Body {
 	switch k {
 	case KindApply:
@@ -148,7 +148,7 @@ type Create struct {
 	Start      string   `json:"start,omitempty" jsonschema:"The commit, on the one that it begins at, of what was not committed and is in it"`
 }
 
-// Delete records that the sandbox was removed; among the records of host, that its ledger was.
+// Delete records that the sandbox was removed or, among the records of host, that its ledger was removed.
 type Delete struct {
 	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, where the ledger goes as well"`
 	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger goes as well"`
@@ -167,7 +167,7 @@ type Denial struct {
 	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
 }
 
-// Drop records that snapshots were removed; those that stood on them did not change.
+// Drop records that snapshots were removed. Snapshots on top of them did not change.
 type Drop struct {
 	Reason    string   `json:"reason" jsonschema:"Why: asked, retention, unreferenced or lost"`
 	Snapshots []string `json:"snapshots,omitempty" jsonschema:"Their ids"`
@@ -249,7 +249,7 @@ type Limit struct {
 	Value int64  `json:"value,omitempty" jsonschema:"The limit's value, in its unit"`
 }
 
-// Lost records that records could not be kept.
+// Lost records that records were lost.
 type Lost struct {
 	Count   int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
 	Of      string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
@@ -386,7 +386,7 @@ type Candidate struct {
 	Score   string `json:"score,omitempty" jsonschema:"Its score, as its test wrote it"`
 }
 
-// Undone records that what an earlier record says did not happen, or was reverted.
+// Undone records that an event of an earlier record did not happen, or was reverted.
 type Undone struct {
 	Reason string `json:"reason" jsonschema:"Why"`
 	Seq    int64  `json:"seq" jsonschema:"Seq of that record, which is one of the same sandbox"`
