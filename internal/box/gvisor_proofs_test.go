@@ -327,7 +327,7 @@ func TestGvisorProofs(t *testing.T) {
 // there.
 func (p proof) forked(t *testing.T, m moment, n int) (random string) {
 	c := m.at(t, fmt.Sprint("fork", n))
-	if steps, err := c.Reseal(t.Context(), box.Reseal{Seed: []byte(fmt.Sprintf("%032d", n))}); err != nil {
+	if steps, err := c.Rekey(t.Context(), box.Rekey{Seed: []byte(fmt.Sprintf("%032d", n))}); err != nil {
 		t.Errorf("%v, after %+v", err, steps)
 		return ""
 	}
