@@ -25,8 +25,7 @@ func (h *home) layerOf(head string) timeline.LayerID {
 	return routes[0].Layer
 }
 
-// TestFinalize_ContinuesPastFailedLayer checks that a layer that cannot be finalized does not
-// affect other sandboxes.
+// TestFinalize_ContinuesPastFailedLayer checks that a layer that cannot be finalized does not affect other sandboxes.
 func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("evil")
@@ -45,16 +44,16 @@ func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 
 	if err := h.Finalize(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) ||
 		strings.Contains(err.Error(), string(good)) {
-		t.Errorf("the error is %v, want that of layer %s alone", err, bad)
+		t.Errorf("the error is %v, want only that of layer %s", err, bad)
 	}
 	left, err := h.DB.UnfinalizedLayers(ctx)
 	if err != nil || len(left) != 1 || left[0].ID != bad {
-		t.Errorf("not finalized: %+v, %v; want layer %s alone", left, err, bad)
+		t.Errorf("not finalized: %+v, %v; want only layer %s", left, err, bad)
 	}
 }
 
-// heldFinalize is a file system on which finalizing stops at a file with an attribute of overlayfs's,
-// and on which no layer goes away.
+// heldFinalize is a file system on which finalizing stops at a file with an attribute of overlayfs, and on which no
+// layer can be moved aside for removal.
 type heldFinalize struct {
 	vfs.FS
 	reached, release chan struct{}

@@ -28,7 +28,7 @@ import (
 type acked struct {
 	boxes     map[string]bool   // the names of sandboxes
 	all       map[string]string // text of file f in snapshots of sandbox a, except those whose deletion has begun
-	finalized map[string]string // those of them that survive a power loss
+	finalized map[string]string // those among them that survive a power loss
 	live      map[string]string // text of file f in live roots, where it is known
 	tried     map[string]bool   // texts that a write of f was begun with
 	told      []string          // the records of the ledger, in the order of its log
@@ -105,8 +105,8 @@ func (h *home) holds(what string, k acked, power bool) {
 	verify("afterwards")
 }
 
-// goesOn fails unless a command runs in sandbox a. If it may be lost, since nothing of it was
-// finalized, it may refuse that, and is removed.
+// goesOn fails unless a command runs in sandbox a. If mayBeLost is set, because no snapshot was finalized, the
+// command may be refused; then the sandbox is removed.
 func (h *home) goesOn(what string, mayBeLost bool) {
 	h.t.Helper()
 	rec, err := h.DB.Sandbox(ctx, "a")
@@ -161,8 +161,8 @@ type crashed struct {
 	acked
 }
 
-// Whenever the daemon or the machine dies, from the first start on, the next engine opens the
-// home and has what was acknowledged; after a power loss, what of it was finalized.
+// TestCrash_KeepsWhatWasAcknowledged checks that whenever the daemon or the machine dies, from the first start on,
+// the next engine opens the home and has what was acknowledged; after a power loss, what of it was finalized.
 func TestCrash_KeepsWhatWasAcknowledged(t *testing.T) {
 	every := 20
 	switch {

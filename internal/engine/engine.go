@@ -148,8 +148,8 @@ type Box interface {
 	Resume(ctx context.Context) error
 	// Paused reports whether the processes are suspended by Pause.
 	Paused(ctx context.Context) (bool, error)
-	// Rekey gives a box that was started with an Image its own identity. seed is 32 fresh random
-	// bytes. It stops at the first step that fails, which the error names.
+	// Rekey gives a box that was started with an Image its own identity. seed is 32 fresh random bytes. It stops at the
+	// first step that fails, which the error names.
 	Rekey(ctx context.Context, hostname string, seed []byte) ([]RekeyStep, error)
 	// Release opens the gate of a box that was started with an Image.
 	Release(ctx context.Context) error

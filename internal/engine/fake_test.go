@@ -56,7 +56,7 @@ type fakeBoxes struct {
 	ports    map[int]bool                // open ports of boxes that start
 	deaf     int                         // how many dials boxes that start refuse
 	noShare  bool                        // CPU limits are unsupported
-	rekeyErr error                       // of boxes that start
+	rekeyErr error                       // error of Rekey of boxes that start
 	user     uint32                      // users of boxes that start
 	hooked   []wire.ExecRequest          // the hooks that were run
 	hookEnd  wire.Exit                   // the exit of each hook
@@ -93,8 +93,8 @@ type fakeBox struct {
 
 	paused   atomic.Bool
 	released atomic.Int32 // how often the gate was opened
-	rekeyed  []string     // guarded by mu; host names that it was given
-	rekeyErr error        // guarded by mu; what comes of the second step of that
+	rekeyed  []string     // guarded by mu; the host names that Rekey was called with
+	rekeyErr error        // guarded by mu; error of the second step of Rekey
 
 	starved  atomic.Bool   // init does not answer
 	starving chan struct{} // receives a token when a caller waits for it

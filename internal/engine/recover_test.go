@@ -75,7 +75,7 @@ func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 	left, err := h.DB.UnfinalizedLayers(ctx)
 	for _, l := range left {
 		if !l.Merged {
-			t.Errorf("layer %s is not finalized, and nothing else has what it holds", l.ID)
+			t.Errorf("layer %s is not finalized, and no other layer has its changes", l.ID)
 		}
 	}
 	if err != nil {
@@ -87,7 +87,7 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	finalized := h.run("a", "write", "f", "one").Head
-	if _, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil { // finalizes
+	if _, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil { // finalizes the layers
 		t.Fatal(err)
 	}
 	torn := h.run("a", "write", "f", "two").Head

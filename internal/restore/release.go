@@ -171,7 +171,7 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	return b, err
 }
 
-// rekeyInside does what needs programs of the sandbox: SSH host keys, and its hooks.
+// rekeyInside performs the steps that need programs of the sandbox: SSH host keys, and its hooks.
 func (r *Restorer) rekeyInside(ctx context.Context, id string) error {
 	keys, hooks, err := r.toRekey(ctx, id)
 	if err != nil {
@@ -191,9 +191,9 @@ func (r *Restorer) rekeyInside(ctx context.Context, id string) error {
 	return nil
 }
 
-// toRekey returns the number of SSH host keys of a sandbox, and its hooks: executable files, in the order of
-// their names. Keys that its user may not read are skipped. A directory of hooks that cannot be read is an
-// error, since it may have some.
+// toRekey returns the number of SSH host keys of a sandbox, and its hooks: executable files, in the order of their
+// names. Keys that its user may not read are skipped. A directory of hooks that cannot be read is an error, since it
+// may contain hooks.
 func (r *Restorer) toRekey(ctx context.Context, id string) (keys int, hooks []string, err error) {
 	f, err := r.config.Sandboxes.Files(ctx, id)
 	if err != nil {
@@ -260,8 +260,8 @@ func (r *Restorer) rekeyBy(ctx context.Context, id, step, detail string, most in
 // isHook reports whether a file is an executable regular file.
 func isHook(i wire.FileInfo) bool { return i.Type == "file" && i.Mode&0o111 != 0 }
 
-// letOut opens the gate of a re-keyed sandbox, whose box is rekeyed. While the hooks ran, without the lock,
-// the sandbox may have been brought to other memory, in a box that is not rekeyed.
+// letOut opens the gate of a sandbox whose box rekeyed is re-keyed. While the hooks ran, without the lock, the
+// sandbox may have been rewound to other memory, in a box that is not re-keyed.
 func (r *Restorer) letOut(ctx context.Context, id string, rekeyed Box) error {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "opening its gate")
 	if err != nil {

@@ -45,7 +45,7 @@ type Snapshot struct {
 	Created   time.Time
 	Exit      *int // exit code of the command, with CauseExec
 	Stats     Stats
-	Finalized bool    // its layer survives power loss and is covered by a digest
+	Finalized bool    // its layer survives a power loss and is covered by a digest
 	Memory    *Memory // memory of its processes; nil: not stored
 }
 

@@ -107,7 +107,7 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 			if err := u.config.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
 			}
-			// The layers that it replaces may be finalized, and are removed after this.
+			// The layers that it replaces may be finalized, and are removed afterwards.
 			got, err := u.config.Layers.Finalize(ctx, led.Layer)
 			if err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)

@@ -12,9 +12,8 @@ import (
 )
 
 // Finalize finalizes every new layer, oldest first, so that it survives a power loss. A layer that cannot be
-// finalized is logged, and does not block the others: its content is up to a sandbox, and a power loss takes
-// only the snapshots that need it. The error joins all failures. The caller may hold a sandbox's lock, but
-// not Config.Shape.
+// finalized is logged, and does not block the others: a sandbox controls its content, and a power loss takes only the
+// snapshots that need it. The error joins all failures. The caller may hold a sandbox's lock, but not Config.Shape.
 func (u *Upkeep) Finalize(ctx context.Context) error {
 	u.finalizing.Lock()
 	defer u.finalizing.Unlock()
@@ -52,7 +51,8 @@ func (u *Upkeep) finalizeOne(ctx context.Context, id timeline.LayerID) error {
 func (u *Upkeep) finalizeWhileKept(ctx context.Context, id timeline.LayerID) error {
 	kept, done := u.whileKept(ctx, id)
 	defer done()
-	if _, err := u.config.DB.Layer(ctx, id); err != nil { // it was removed before the removal could cancel this
+	// The layer may have been removed before CancelFinalize could cancel this.
+	if _, err := u.config.DB.Layer(ctx, id); err != nil {
 		return err
 	}
 	finalized, err := u.config.Layers.Finalize(kept, id)
@@ -87,8 +87,7 @@ func (u *Upkeep) whileKept(ctx context.Context, id timeline.LayerID) (_ context.
 	}
 }
 
-// Secure waits until all that is recorded would survive a power loss. The caller may hold a sandbox's lock,
-// but not Config.Shape.
+// Secure waits until everything recorded is durable. The caller may hold a sandbox's lock, but not Config.Shape.
 func (u *Upkeep) Secure(ctx context.Context) error {
 	if err := u.Finalize(ctx); err != nil {
 		return err
@@ -96,8 +95,8 @@ func (u *Upkeep) Secure(ctx context.Context) error {
 	return u.config.DB.Flush()
 }
 
-// CancelFinalize stops finalizing a layer if it is among ids, whose records are removed: hashing it would delay
-// other layers, and keep its space from being freed. It does not wait, and the caller may hold any lock.
+// CancelFinalize stops finalizing a layer if it is among ids, whose records are removed. Hashing it would delay other
+// layers, and keep its space from being freed. It does not wait, and the caller may hold any lock.
 func (u *Upkeep) CancelFinalize(ids []timeline.LayerID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -100,8 +100,8 @@ type Upkeep struct {
 	shape  *sync.RWMutex // Config.Shape
 
 	thinning   sync.Mutex // one caller at a time drops snapshots of a whole history
-	merging    sync.Mutex // one caller at a time merges what is queued
-	finalizing sync.Mutex // one caller at a time
+	merging    sync.Mutex // one caller at a time merges queued chains
+	finalizing sync.Mutex // one caller at a time finalizes layers
 
 	work chan struct{} // one token: layers may need to be finalized, merged or thinned
 

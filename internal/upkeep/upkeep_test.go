@@ -31,7 +31,7 @@ func TestByHalves(t *testing.T) {
 	}
 }
 
-// TestFinalizeOne_SkipsRemovedLayer checks that a layer that was removed before its turn is not hashed at all.
+// TestFinalizeOne_SkipsRemovedLayer checks that a layer that was removed before its turn is not hashed.
 func TestFinalizeOne_SkipsRemovedLayer(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
