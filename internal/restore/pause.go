@@ -32,7 +32,7 @@ func (r *Restorer) pause(ctx context.Context, name string) (meta.Sandbox, error)
 	return rec, r.setPaused(ctx, s, &rec, true)
 }
 
-// Resume ends a Pause. In a quarantined fork with memory it performs the remaining steps before the gate may open.
+// Resume ends a Pause. In a quarantined fork with memory it re-keys the fork again and opens its gate; see Release.
 func (r *Restorer) Resume(ctx context.Context, name string) (wire.Sandbox, error) {
 	rec, err := r.resume(ctx, name)
 	if err == nil && rec.Quarantine != nil {
