@@ -16,9 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt, after reading plan.Protocol")
 
-// said are the messages between a keeper or conductor of one build and an init of another: all
-// of tier gvisor but those of the start, which is of one build, and those that the conductor
-// answers.
+// said lists the messages between a keeper or conductor of one build and an init of another: all messages of tier
+// gvisor, except those of the start, in which both are of one build, and those that the conductor answers itself.
 var said = []struct {
 	name string
 	kind Kind
@@ -39,7 +38,7 @@ var said = []struct {
 	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }
 
-// TestInitProtocol_IsUnchanged pins the messages that an init of another build understands, see plan.Protocol.
+// TestInitProtocol_IsUnchanged pins the messages that an init from another build understands, see plan.Protocol.
 func TestInitProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -66,7 +65,7 @@ func TestInitProtocol_IsUnchanged(t *testing.T) {
 	}
 }
 
-// fieldsOf writes the fields of a type as JSON has them.
+// fieldsOf writes the fields of a type as encoding/json names them.
 func fieldsOf(b *strings.Builder, t reflect.Type, depth int) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		t = t.Elem()

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Adopt is a command that runs on in a box that was resumed.
+// Adopt is a command that runs on in a resumed box.
 type Adopt struct {
 	Exec string   `json:"exec"`
 	PID  int      `json:"pid"`
@@ -20,9 +20,9 @@ type Adopt struct {
 // Reseal gives a box that was resumed its own identity.
 type Reseal struct {
 	Hostname string   `json:"hostname,omitempty"`
-	Env      []string `json:"env"`          // of every command from now on, complete
+	Env      []string `json:"env"`          // the complete environment of every command from now on
 	CA       []byte   `json:"ca,omitempty"` // as plan.Guest.CA
-	// fresh randomness, 32 bytes; if it is empty, only Env, CA and Java are changed
+	// Seed is fresh randomness, 32 bytes. If it is empty, only Env, CA and Java are changed.
 	Seed []byte `json:"seed,omitempty"`
 	// Java is as plan.Guest.Java. An init of an older build refuses a message that has it.
 	Java []plan.JavaStore `json:"java,omitempty"`

@@ -20,7 +20,7 @@ const (
 const (
 	SocketName = "keeper.sock"
 	LogName    = "keeper.log"
-	LockName   = "lock" // held for the keeper from before its start to its end
+	LockName   = "lock" // held from before the keeper's start to its exit
 	RootName   = "root" // where the keeper mounts the root
 )
 
@@ -34,6 +34,6 @@ type Outcome struct {
 	Err      *Failure      `json:"err,omitempty"`
 }
 
-// Env is the whole environment of keeper and init. They are numerous and mostly idle: few threads, little
-// heap.
+// Env is the complete environment of keeper and init. There may be many of them, mostly idle, so they get few threads
+// and little heap.
 var Env = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}
