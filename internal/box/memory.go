@@ -101,8 +101,8 @@ func MemoryFacts(programs *program.Set) (map[string]string, error) {
 	}, nil
 }
 
-// BuildFacts returns the facts that must also be the same for an image whose init was not kept: such an image
-// is resumed with the init of the very build that took it.
+// BuildFacts returns the facts that must also match for an image whose init was not kept: such an image is resumed with
+// the init of the very build that took it.
 func BuildFacts() (map[string]string, error) {
 	build, err := buildID("/proc/self/exe")
 	if err != nil {
