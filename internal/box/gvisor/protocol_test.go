@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestContainerSpec_IsUnchanged pins the description of a sandbox that gVisor gets: gVisor
-// resumes an image only under the same description, see plan.Protocol.
+// TestContainerSpec_IsUnchanged pins the description of a sandbox for gVisor, which resumes an image only under the
+// same description, see plan.Protocol.
 func TestContainerSpec_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -39,7 +39,7 @@ func TestContainerSpec_IsUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Version = ""
-		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // of this process
+		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // those of this process
 		text, err := json.MarshalIndent(s, "", "\t")
 		if err != nil {
 			t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestRelayProtocol_IsUnchanged pins the format that the relay of an init of another build
-// understands, see plan.Protocol.
+// TestRelayProtocol_IsUnchanged pins the format that the relay of an init from another build understands, see
+// plan.Protocol.
 func TestRelayProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	message := encode(byte(initlink.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
