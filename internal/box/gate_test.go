@@ -110,7 +110,7 @@ func TestGate(t *testing.T) {
 			e.Policy == b.Config.Phases[0].Digest
 	}
 	if got, ok := reach(t, b, at); ok {
-		t.Errorf("a policy that allows nothing: %q", got)
+		t.Errorf("connected without an allow rule: %q", got)
 	}
 	told(t, b, denied)
 

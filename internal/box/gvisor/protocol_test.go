@@ -54,7 +54,7 @@ func TestContainerSpec_IsUnchanged(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
-		t.Errorf("how a sandbox is described to gVisor is not %s any more (%v). Memory images were taken under what it "+
-			"was: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
+		t.Errorf("the description of a sandbox for gVisor differs from %s (%v). Memory images were taken with the old "+
+			"one: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
 	}
 }

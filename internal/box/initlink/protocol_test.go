@@ -59,7 +59,7 @@ func TestInitProtocol_IsUnchanged(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
-		t.Errorf("what is said to init, or what it says, is not %s any more (%v). Memory images have inits of older "+
+		t.Errorf("the messages to and from init differ from %s (%v). Memory images have inits of older "+
 			"builds: read plan.Protocol, raise it unless what has changed is one of the exceptions there, and then run this "+
 			"test with -update. It is now:\n%s", golden, err, b.String())
 	}

@@ -37,7 +37,7 @@ func TestRelayProtocol_IsUnchanged(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != now {
-		t.Errorf("what the relay's pipes carry is not %s any more (%v). Memory images have relays of older builds: raise "+
+		t.Errorf("the format of the relay's pipes differs from %s (%v). Memory images have older relays: raise "+
 			"plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, now)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flags for Install (seccomp(2)), as linux/seccomp.h has them.
+// Flags for Install (seccomp(2)), as in linux/seccomp.h.
 const (
 	// AllThreads installs the filter for every thread of the process. A Go program needs that: any of its threads may
 	// make the next fork. TSYNC_ESRCH makes it compatible with Listener.

@@ -534,7 +534,7 @@ func TestThreatModel_ListsAttacks(t *testing.T) {
 		return
 	}
 	if os.Getenv("COPPICE_UPDATE") == "" {
-		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel "+
+		t.Fatalf("%s differs from the corpus; regenerate it: COPPICE_UPDATE=1 go test -run ThreatModel "+
 			"./internal/boxtest/escape", path)
 	}
 	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {
