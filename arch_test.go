@@ -19,8 +19,8 @@ import (
 
 const module = "github.com/coppice-dev/coppice"
 
-// packages gives for each package the packages of this module that its files other than tests
-// import: it may import these, and does. Those that serve tests alone are not in it.
+// packages maps each package to the packages of this module that its files other than tests import. A package may
+// import only these, and must import all of them. Packages that only serve tests are not listed.
 var packages = map[string][]string{
 	"cmd/coppice": {"internal/cli"},
 	"cmd/coppice-init": {
@@ -136,8 +136,7 @@ var packages = map[string][]string{
 		"internal/rootspec", "internal/thread",
 	},
 
-	// The keeper imports link and control, so these never import the gate itself and its
-	// network stack.
+	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
 		"internal/policy",
@@ -252,25 +251,24 @@ var packages = map[string][]string{
 	"internal/unixsock":   {},
 	"internal/visible":    {},
 
-	// Programs for developers, a module of their own (bench/go.mod).
+	// Programs for developers, in a separate module (bench/go.mod).
 	"bench": {
 		"client", "client/wire", "internal/box", "internal/memory", "internal/plan", "internal/policy",
 		"internal/program", "internal/rootspec",
 	},
 	"bench/alone": {},
 
-	// Examples use the public packages alone.
+	// Examples import only the public packages.
 	"examples/claude-code":       {"examples/claude-code/model"},
 	"examples/claude-code/model": {},
 	"examples/explore/go":        {"client", "client/wire"},
 }
 
-// limits is the table of bounds. It imports nothing of this module, and every package may
-// import it.
+// limits is the table of limits. It imports nothing of this module, and every package may import it.
 const limits = "internal/limit"
 
-// servesTests reports whether a package serves tests alone: it, or one above it, has a name that
-// ends in "test". It may import what it tests, and only tests may import it.
+// servesTests reports whether a package only serves tests: its name, or that of a parent, ends in "test". It may
+// import what it tests, and only tests may import it.
 func servesTests(pkg string) bool {
 	return slices.ContainsFunc(strings.Split(pkg, "/"), func(name string) bool { return strings.HasSuffix(name, "test") })
 }
@@ -285,8 +283,8 @@ type source struct {
 	doc     string   // the package comment, if the file has one
 }
 
-// sources parses every file of the module. It reads the disk itself, for files of every system:
-// the test cache would not notice a change that only the go command saw.
+// sources parses every file of the module. It reads the files of all operating systems from disk itself: the test
+// cache would not notice a change that only the go command saw.
 func sources(t *testing.T) []source {
 	t.Helper()
 	var all []source
@@ -302,7 +300,7 @@ func sources(t *testing.T) []source {
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly|parser.ParseComments)
 		if os.IsNotExist(err) {
-			return nil // a file that an editor has just moved away
+			return nil // an editor may have moved the file
 		}
 		if err != nil {
 			return err
@@ -325,7 +323,7 @@ func sources(t *testing.T) []source {
 	return all
 }
 
-// packageComment returns the comment of f that says what its package is, or "".
+// packageComment returns the package comment of f, or "".
 func packageComment(f *ast.File) string {
 	text := f.Doc.Text()
 	if strings.HasPrefix(text, "Package "+f.Name.Name+" ") || f.Name.Name == "main" &&
@@ -335,9 +333,9 @@ func packageComment(f *ast.File) string {
 	return ""
 }
 
-// TestInit_ImportsFewModules checks that the program that is PID 1 of every sandbox contains
-// no code of the gate, the store or gVisor, and of other modules only those listed here. It is
-// small enough for an auditor to read all of it.
+// TestInit_ImportsFewModules checks that the program that is PID 1 of every sandbox contains no code of the gate,
+// the store or gVisor, and of other modules only those listed here. It is small enough for an auditor to read
+// completely.
 func TestInit_ImportsFewModules(t *testing.T) {
 	t.Parallel()
 	modules := []string{"github.com/moby/sys/mountinfo", "golang.org/x/sys/"}
@@ -419,8 +417,8 @@ func TestPackageTable_AllowsOnlyExistingImports(t *testing.T) {
 	}
 }
 
-// TestUmask_IsSetOnlyAtProcessStart exists because the umask belongs to the process, not to a thread: a file
-// that another thread creates meanwhile would get fewer permissions than it asks for.
+// TestUmask_IsSetOnlyAtProcessStart checks that no other code sets the umask. The umask belongs to the process,
+// not to a thread: a file that another thread creates meanwhile would get fewer permissions than requested.
 func TestUmask_IsSetOnlyAtProcessStart(t *testing.T) {
 	t.Parallel()
 	begins := []string{"internal/daemon/serve_linux.go", "internal/box/guest/launcher.go"}
@@ -435,7 +433,7 @@ func TestUmask_IsSetOnlyAtProcessStart(t *testing.T) {
 	}
 }
 
-// testOnly reports whether s is a test below internal, where a directory may hold nothing else.
+// testOnly reports whether s is a test below internal, where a directory may contain only tests.
 func testOnly(s source) bool { return s.test && strings.HasPrefix(s.pkg, "internal/") }
 
 func TestPackages_HaveOneDocComment(t *testing.T) {
@@ -488,7 +486,8 @@ func TestPackageTable_IsAcyclicAndComplete(t *testing.T) {
 	}
 }
 
-// docs/design/packages.md has the table of packages, with what their comments say.
+// TestArchitectureTable checks the table of packages in docs/design/packages.md, which is generated from their
+// comments.
 func TestArchitectureTable(t *testing.T) {
 	t.Parallel()
 	const (
@@ -513,8 +512,8 @@ func TestArchitectureTable(t *testing.T) {
 	}
 }
 
-// packageTable returns the packages as a table in Markdown, by path: the first sentence of the
-// comment, and what the table of packages says of imports.
+// packageTable returns the packages as a table in Markdown, sorted by path: the first sentence of the comment,
+// and the allowed imports.
 func packageTable(all []source) string {
 	what := map[string]string{}
 	for _, s := range all {

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/LIMITS.md and the tables of docs/design")
 
-// documents are the Markdown files of the repository.
+// documents returns the Markdown files of the repository.
 func documents(t *testing.T) []string {
 	t.Helper()
 	all := append(pages(t), matching(t, "*.md", "examples/*/*.md")...)
@@ -26,13 +26,13 @@ func documents(t *testing.T) []string {
 	return all
 }
 
-// pages are the Markdown files that the site is made of (book.toml).
+// pages returns the Markdown files of the site (book.toml).
 func pages(t *testing.T) []string {
 	t.Helper()
 	return matching(t, "docs/*.md", "docs/*/*.md")
 }
 
-// matching gives the files that any of the patterns names.
+// matching returns the files that match any of the patterns.
 func matching(t *testing.T, patterns ...string) (all []string) {
 	t.Helper()
 	for _, pattern := range patterns {
@@ -91,8 +91,8 @@ func TestDocuments_LinksResolve(t *testing.T) {
 	}
 }
 
-// anchors gives the identifiers of the headings of a page, as GitHub and mdBook make them: small
-// letters, digits, "-" and "_", with "-" for each blank, and a number behind one that repeats.
+// anchors returns the identifiers of the headings of a page, as GitHub and mdBook create them: lower-case
+// letters, digits, "-" and "_", with "-" for each blank, and a number after a repeated one.
 func anchors(page string) (all []string) {
 	seen := map[string]int{}
 	for _, m := range headings.FindAllStringSubmatch(fences.ReplaceAllString(page, ""), -1) {
@@ -115,12 +115,12 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-// TestDocuments_NameExistingFiles checks every source path that a document has in backquotes.
+// TestDocuments_NameExistingFiles checks every source path in backquotes in a document.
 func TestDocuments_NameExistingFiles(t *testing.T) {
 	t.Parallel()
 	for _, doc := range documents(t) {
 		if doc == "CHANGELOG.md" {
-			continue // it is about other versions, too
+			continue // it also describes other versions
 		}
 		for _, m := range inSource.FindAllStringSubmatch(read(t, doc), -1) {
 			if found := matching(t, strings.TrimSuffix(m[1], "/")); len(found) == 0 {
@@ -130,7 +130,8 @@ func TestDocuments_NameExistingFiles(t *testing.T) {
 	}
 }
 
-// The site has every page, once, and each entry of its table of contents leads to a page.
+// TestSummary_ListsEveryPageOnce checks that the site has every page once, and that each entry of its table of
+// contents leads to a page.
 func TestSummary_ListsEveryPageOnce(t *testing.T) {
 	t.Parallel()
 	const summary = "docs/SUMMARY.md"
@@ -179,8 +180,8 @@ func TestLimits_AreDocumentedAndTested(t *testing.T) {
 	}
 }
 
-// TestDependencies_AreDocumented checks that each module that the main module or that of bench
-// imports has a line that says why it is needed.
+// TestDependencies_AreDocumented checks that each module that the main module or that of bench requires has a
+// line with the reason.
 func TestDependencies_AreDocumented(t *testing.T) {
 	t.Parallel()
 	why := read(t, "docs/dependencies.md")
@@ -192,8 +193,8 @@ func TestDependencies_AreDocumented(t *testing.T) {
 	}
 }
 
-// TestReadme_IsPlayed checks that each command of the README's examples is in the script that runs
-// them, as it is written, so that none of them is untried.
+// TestReadme_IsPlayed checks that each command in the README's examples is, literally, in the script that tests
+// them.
 func TestReadme_IsPlayed(t *testing.T) {
 	t.Parallel()
 	script := read(t, "internal/cli/testdata/script/readme.txtar")

@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// What the engine has today. Both numbers go down, to 150 methods and 6 locks, and never up.
+// The current sizes of the engine. They may only decrease, to 150 methods and 6 locks.
 const (
 	engineMethods = 92
 	engineLocks   = 2
 )
 
-// mostOfARole is the number of methods that a role of the HTTP API may have.
+// mostOfARole is the maximum number of methods of a role of the HTTP API.
 const mostOfARole = 10
 
-// parsed parses the files of a package, but for tests.
+// parsed parses the files of a package, except tests.
 func parsed(t *testing.T, dir string) (files []*ast.File) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -40,7 +40,7 @@ func parsed(t *testing.T, dir string) (files []*ast.File) {
 	return files
 }
 
-// typesOf gives the declarations of types by name.
+// typesOf returns the declarations of types by name.
 func typesOf(files []*ast.File) map[string]ast.Expr {
 	all := map[string]ast.Expr{}
 	for _, f := range files {
@@ -72,7 +72,7 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 		}
 	}
 	if methods != engineMethods {
-		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move what was added to a part of its own",
+		t.Errorf("Engine has %d methods; engineMethods says %d: lower it, or move the new methods to a separate part",
 			methods, engineMethods)
 	}
 	engine, ok := typesOf(files)["Engine"].(*ast.StructType)
@@ -86,12 +86,12 @@ func TestEngine_OnlyShrinks(t *testing.T) {
 		}
 	}
 	if locks != engineLocks {
-		t.Errorf("Engine has %d locks; engineLocks says %d: lower it, or let what was added guard itself", locks, engineLocks)
+		t.Errorf("Engine has %d locks; engineLocks says %d: lower it, or move new state to a part", locks, engineLocks)
 	}
 }
 
-// TestAPIRoles_AreSmall keeps the interface behind each group of routes small, so that
-// something other than the engine can serve it.
+// TestAPIRoles_AreSmall checks that the interface for each group of routes is small, so that something other than
+// the engine can implement it.
 func TestAPIRoles_AreSmall(t *testing.T) {
 	t.Parallel()
 	types := typesOf(parsed(t, "internal/httpapi"))
@@ -103,12 +103,12 @@ func TestAPIRoles_AreSmall(t *testing.T) {
 	for _, field := range roles.Fields.List {
 		of, ok := field.Type.(*ast.Ident)
 		if !ok {
-			t.Errorf("role %v is no interface of the package", field.Names)
+			t.Errorf("role %v is not an interface of the package", field.Names)
 			continue
 		}
 		role, ok := types[of.Name].(*ast.InterfaceType)
 		if !ok {
-			t.Errorf("role %s is no interface", of.Name)
+			t.Errorf("role %s is not an interface", of.Name)
 			continue
 		}
 		seen[of.Name] = role.Methods.NumFields()
@@ -119,12 +119,12 @@ func TestAPIRoles_AreSmall(t *testing.T) {
 		}
 	}
 	if len(seen) == 0 {
-		t.Error("there is no role")
+		t.Error("Roles has no fields")
 	}
 }
 
-// TestAPIInterfaces_AreSmallOrEmbedded checks that what a role returns is as small as a role.
-// An interface that embeds others, as io.ReadWriter does, has no further methods.
+// TestAPIInterfaces_AreSmallOrEmbedded checks that the interfaces that roles return are as small as roles. An
+// interface that embeds others, as io.ReadWriter does, must have no further methods.
 func TestAPIInterfaces_AreSmallOrEmbedded(t *testing.T) {
 	t.Parallel()
 	types := typesOf(parsed(t, "internal/httpapi"))

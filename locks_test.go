@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// lockOrder is the list of the locks of the engine and of what each guards, in the order in which
-// they are taken: while one is held, only those below it are taken. TestLockOrder holds the code to
-// it, and it is printed into docs/design/locks.md.
+// lockOrder lists the locks of the engine, and what each guards, in the order of acquisition: while one is held,
+// only those below it may be acquired. TestLockOrder checks the code, and the list is printed in
+// docs/design/locks.md.
 var lockOrder = []struct{ name, guards string }{
 	{"taking.turn", "what was last taken out of a sandbox's repository (`gitwork`); one caller takes out at a time"},
 	{"Upkeep.thinning", "nothing: one caller at a time drops snapshots of a whole history"},
@@ -28,7 +28,7 @@ var lockOrder = []struct{ name, guards string }{
 	{"reading.mu", "how far a sandbox's journal has become records"},
 	{"sandboxBudget.mu", "the budget of a sandbox, while the ledger is read for it"},
 	{"Upkeep.merging", "nothing: one caller at a time merges long chains of layers"},
-	{"Upkeep.sealing", "nothing: one caller at a time seals layers"},
+	{"Upkeep.finalizing", "nothing: one caller at a time finalizes layers"},
 	{"Engine.shape", "which layers there are, for those who read layers without holding their sandboxes"},
 	{"Bases.importing", "the store's bases; one import at a time"},
 	{"Images.imaging", "memory images that no snapshot has yet"},
@@ -36,7 +36,7 @@ var lockOrder = []struct{ name, guards string }{
 	{"Git.signing", "the settings of signers"},
 }
 
-// leafLocks are taken last: no other lock is taken while one is held.
+// leafLocks are acquired last: no other lock is acquired while one is held.
 var leafLocks = []string{
 	"Book.mu", "Budget.mu", "Budgets.mu", "Bus.mu", "Cleaners.mu", "Client.mu", "Engine.mu", "Git.mu", "Images.mu",
 	"Journals.mu", "Lifetimes.mu", "Masks.mu", "Opener.mu", "Policies.mu", "Refs.mu", "Register.mu", "Restorer.mu",
@@ -44,8 +44,8 @@ var leafLocks = []string{
 	"presence.mu",
 }
 
-// lockPackages are the engine and the parts of it that have locks. The walk follows calls of the engine
-// into its parts, which are fields of it, and back: see adapters.
+// lockPackages are the engine and its parts that have locks. The walk follows calls of the engine into its parts,
+// which are fields of it, and back: see adapters.
 var lockPackages = []string{
 	"internal/audit", "internal/bases", "internal/command", "internal/egress", "internal/engine", "internal/events",
 	"internal/gitrefs", "internal/gitwork", "internal/history", "internal/images", "internal/lifetime",
@@ -53,8 +53,8 @@ var lockPackages = []string{
 	"internal/tournament", "internal/travel", "internal/upkeep", "internal/worktree",
 }
 
-// adapters are the types of the engine that implement the interfaces of its parts, and the methods that it
-// gives them as functions.
+// adapters are the types of the engine that implement the interfaces of its parts, and the methods that it passes
+// to them as functions.
 var adapters = map[string][]string{
 	"Ender": {"lifetimeCore"}, "Finder": {"lifetimeCore"}, "API": {"gitAPI", "travelCore"}, "Layers": {"gitLayers"},
 	"Work": {"gitRecords"}, "Host": {"basesCore"}, "Operations": {"tournamentCore"}, "Recorder": {"upkeepCore", "Book"},
@@ -65,15 +65,15 @@ var adapters = map[string][]string{
 	"Maker": {"worktreeCore"}, "Sandbox": {"commandSandbox"},
 	"Stacks": {"basesCore", "upkeepCore"}, "Sweeps": {"upkeepCore"},
 	"Config.Intact": {"imagesCore.intact"}, "Config.Capture": {"imagesCore.capture"}, "Config.Drop": {"Upkeep.Drop"},
-	"Config.Seal": {"Upkeep.Seal"}, "Config.VerifyRecords": {"Reader.VerifyAll"},
+	"Config.Finalize": {"Upkeep.Finalize"}, "Config.VerifyRecords": {"Reader.VerifyAll"},
 	"Config.VerifyImages": {"Images.Verify"}, "Config.Discard": {"Engine.discard"},
 	"Root.Lock": {"filesRoot.lock"}, "Root.Rename": {"filesRoot.rename"},
 	"JournalsConfig.Recorded": {"Register.Denied"}, "BookConfig.PolicyNow": {"bookCore.policyNow"},
 	"BookConfig.NeverApplied": {"Git.NeverApplied"}, "Commands": {"Register"}, "Memory": {"Images"},
 }
 
-// returnHolding are functions that return with a lock, beside those that return a *held; of parts and of
-// their interfaces, all.
+// returnHolding maps functions that return with a held lock to the lock, in addition to functions that return a
+// *held. It lists all such methods of parts and of their interfaces.
 var returnHolding = map[string]string{
 	"taking.takes": "taking.turn", "BoxPrograms.End": "BoxPrograms.mu",
 	"Held.EndPrograms": "BoxPrograms.mu", "Sandbox.Acquire": "sandbox",
@@ -82,19 +82,19 @@ var returnHolding = map[string]string{
 	"Bases.Importing": "Bases.importing",
 }
 
-// lent are fields of parts that are a lock of the engine.
+// lent maps fields of parts to the locks of the engine that they refer to.
 var lent = map[string]string{
 	"Config.Shape": "Engine.shape", "Upkeep.shape": "Engine.shape", "Config.Keep": "Engine.shape",
 }
 
-// lockEvent is a step of a function that matters to the order of locks.
+// lockEvent is a step of a function that is relevant for the order of locks.
 type lockEvent struct {
 	pos  token.Pos
 	kind string // "lock", "unlock", "call"
-	what string // a lock, or the function that is called
+	what string // a lock, or the called function
 }
 
-// lockSource is a package as TestLockOrder sees it: without the types of what it imports.
+// lockSource is a package as TestLockOrder sees it: without the types of its imports.
 type lockSource struct {
 	fset   *token.FileSet
 	info   *types.Info
@@ -104,7 +104,7 @@ type lockSource struct {
 	funcs  map[string]*ast.FuncDecl
 }
 
-// nothing imports packages without what is in them.
+// nothing is an importer of empty packages.
 type nothing struct{}
 
 func (nothing) Import(path string) (*types.Package, error) {
@@ -138,7 +138,7 @@ func readLocks(t *testing.T, dir string) *lockSource {
 		}
 		files = append(files, f)
 	}
-	conf := types.Config{Importer: nothing{}, Error: func(error) {}} // the errors are of what is imported
+	conf := types.Config{Importer: nothing{}, Error: func(error) {}} // the errors concern imported packages
 	s.pkg, _ = conf.Check(filepath.Base(dir), s.fset, files, s.info)
 	for _, name := range s.pkg.Scope().Names() {
 		if of, ok := s.pkg.Scope().Lookup(name).Type().Underlying().(*types.Struct); ok {
@@ -169,7 +169,7 @@ func readLocks(t *testing.T, dir string) *lockSource {
 	return s
 }
 
-// mutexes gives the fields that are locks.
+// mutexes returns the fields that are locks.
 func (s *lockSource) mutexes(files []*ast.File) (all []string) {
 	for name, x := range typesOf(files) {
 		of, ok := x.(*ast.StructType)
@@ -197,12 +197,12 @@ func nameOf(fn *ast.FuncDecl) string {
 	return strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*") + "." + fn.Name.Name
 }
 
-// enters reports whether a function is called with a sandbox's lock.
+// enters reports whether a function is called with a sandbox's lock held.
 func enters(fn *ast.FuncDecl) bool {
 	return slices.ContainsFunc(fn.Type.Params.List, func(p *ast.Field) bool { return isHeld(p.Type) })
 }
 
-// keeps is the lock that a function returns with; "" if there is none.
+// keeps returns the lock that a function holds when it returns; "" if there is none.
 func keeps(fn *ast.FuncDecl) string {
 	if r := fn.Type.Results; r != nil && slices.ContainsFunc(r.List, func(f *ast.Field) bool { return isHeld(f.Type) }) {
 		return "sandbox"
@@ -210,9 +210,8 @@ func keeps(fn *ast.FuncDecl) string {
 	return returnHolding[nameOf(fn)]
 }
 
-// steps gives what a node locks, unlocks and calls, in the order of its text. What runs in a
-// goroutine of its own is left out, and so are deferred calls: what they unlock is held until the
-// function returns.
+// steps returns what a node locks, unlocks and calls, in the order of the source. Goroutines are left out, and so
+// are deferred calls: a lock that they release is held until the function returns.
 func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
 	if n == nil {
 		return nil
@@ -233,7 +232,7 @@ func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
 					case *types.Func:
 						steps = append(steps, lockEvent{n.Pos(), "call", f.Name()})
 					case *types.Var:
-						if f.Name() == "done" { // of takes
+						if f.Name() == "done" { // as returned by taking.takes
 							steps = append(steps, lockEvent{n.Pos(), "unlock", "taking.turn"})
 						}
 					}
@@ -262,7 +261,7 @@ func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
 	return steps
 }
 
-// lockOf is the name of a lock that is a field.
+// lockOf returns the name of a lock that is a field.
 func (s *lockSource) lockOf(x ast.Expr) string {
 	sel, ok := x.(*ast.SelectorExpr)
 	if !ok || s.info.Selections[sel] == nil {
@@ -276,7 +275,7 @@ func (s *lockSource) lockOf(x ast.Expr) string {
 	return name
 }
 
-// method is the name of a method that is called, of the package or of one of its parts.
+// method returns the name of a called method, of the package or of one of its parts.
 func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	of := s.info.Selections[sel]
 	if of == nil {
@@ -305,8 +304,8 @@ func (s *lockSource) method(sel *ast.SelectorExpr) string {
 	return named.Obj().Name() + "." + m.Name()
 }
 
-// acquired gives the locks that each function takes, by itself or by what it calls; those that methods of
-// other packages take are known.
+// acquired returns the locks that each function acquires, directly or in the functions that it calls. known has
+// the locks that methods of other packages acquire.
 func (s *lockSource) acquired(known map[string]map[string]bool) map[string]map[string]bool {
 	all, steps := maps.Clone(known), map[string][]lockEvent{}
 	for name, fn := range s.funcs {
@@ -333,14 +332,14 @@ func (s *lockSource) acquired(known map[string]map[string]bool) map[string]map[s
 	return all
 }
 
-// lockWalk follows one function: which locks it holds at each step.
+// lockWalk follows one function, and tracks the locks held at each step.
 type lockWalk struct {
 	s        *lockSource
 	acquired map[string]map[string]bool
 	take     func(lock string, held map[string]bool, at token.Pos)
 }
 
-// step follows what is done without branches.
+// step follows a node without branches.
 func (w *lockWalk) step(n ast.Node, held map[string]bool) {
 	for _, e := range w.s.steps(n) {
 		switch e.kind {
@@ -353,7 +352,7 @@ func (w *lockWalk) step(n ast.Node, held map[string]bool) {
 			for lock := range w.acquired[e.what] {
 				w.take(lock, held, e.pos)
 			}
-			lock := returnHolding[e.what] // of a part
+			lock := returnHolding[e.what] // a method of a part
 			if fn := w.s.funcs[e.what]; fn != nil {
 				lock = keeps(fn)
 			}
@@ -364,7 +363,7 @@ func (w *lockWalk) step(n ast.Node, held map[string]bool) {
 	}
 }
 
-// list follows statements, and reports whether the next one is reached.
+// list follows statements, and reports whether execution continues after them.
 func (w *lockWalk) list(list []ast.Stmt, held map[string]bool) (goesOn bool) {
 	for _, x := range list {
 		if !w.stmt(x, held) {
@@ -374,8 +373,7 @@ func (w *lockWalk) list(list []ast.Stmt, held map[string]bool) (goesOn bool) {
 	return true
 }
 
-// branches follows what is done of several things: afterwards all is held that one of them, which
-// goes on, has left.
+// branches follows alternatives. Afterwards, all locks are held that any alternative that continues still holds.
 func (w *lockWalk) branches(held map[string]bool, lists ...[]ast.Stmt) (goesOn bool) {
 	before := maps.Clone(held)
 	clear(held)
@@ -427,7 +425,8 @@ func (w *lockWalk) stmt(x ast.Stmt, held map[string]bool) (goesOn bool) {
 	return true
 }
 
-// clauses gives what each case of a switch or select does, the communication or the comparison first.
+// clauses returns the statements of each case of a switch or select, beginning with the communication or the
+// comparison.
 func clauses(body *ast.BlockStmt) (all [][]ast.Stmt) {
 	for _, c := range body.List {
 		switch c := c.(type) {
@@ -448,8 +447,8 @@ func clauses(body *ast.BlockStmt) (all [][]ast.Stmt) {
 	return all
 }
 
-// TestLockOrder follows each function of the engine and of its parts: which locks it holds, and which
-// it takes meanwhile, by itself or by what it calls.
+// TestLockOrder follows each function of the engine and of its parts, and checks the locks that it acquires,
+// directly or in the functions that it calls, against those that it holds.
 func TestLockOrder(t *testing.T) {
 	t.Parallel()
 	rank := map[string]int{}
@@ -469,12 +468,13 @@ func TestLockOrder(t *testing.T) {
 	}
 	for name := range rank {
 		if !seen[name] {
-			t.Errorf("%s is listed, and nothing takes it", name)
+			t.Errorf("%s is listed, but no function acquires it", name)
 		}
 	}
 }
 
-// acquiredByAll gives the locks that methods of all packages take, by themselves or by what they call.
+// acquiredByAll returns the locks that methods of all packages acquire, directly or in the functions that they
+// call.
 func acquiredByAll(sources map[string]*lockSource) map[string]map[string]bool {
 	known := map[string]map[string]bool{}
 	learn := func(name string, locks map[string]bool) (more bool) {
@@ -491,7 +491,7 @@ func acquiredByAll(sources map[string]*lockSource) map[string]map[string]bool {
 			for name, locks := range s.acquired(known) {
 				of, method, ok := strings.Cut(name, ".")
 				if !ok {
-					continue // packages may have functions of the same name
+					continue // packages may have functions with the same name
 				}
 				changed = learn(name, locks) || changed
 				for role, by := range adapters {
@@ -507,8 +507,8 @@ func acquiredByAll(sources map[string]*lockSource) map[string]map[string]bool {
 	return known
 }
 
-// followLocks is TestLockOrder for one package, when the locks are known that methods of all packages take.
-// It notes in seen which locks are taken.
+// followLocks is TestLockOrder for one package. known has the locks that methods of all packages acquire. It adds
+// the acquired locks to seen.
 func followLocks(
 	t *testing.T, dir string, s *lockSource, known map[string]map[string]bool, rank map[string]int,
 	seen map[string]bool,
@@ -516,7 +516,7 @@ func followLocks(
 	t.Helper()
 	for _, name := range s.mutexes(parsed(t, dir)) {
 		if rank[name] == 0 {
-			t.Errorf("%s is in no list: name it in lockOrder with what it guards, or in leafLocks", name)
+			t.Errorf("%s is not listed: add it to lockOrder with what it guards, or to leafLocks", name)
 		}
 	}
 	w := &lockWalk{s: s, acquired: s.acquired(known)}
@@ -526,7 +526,7 @@ func followLocks(
 			seen[lock] = true
 			for h := range held {
 				if rank[lock] <= rank[h] {
-					t.Errorf("%s: %s takes %s while it holds %s", s.fset.Position(at), name, lock, h)
+					t.Errorf("%s: %s acquires %s while it holds %s", s.fset.Position(at), name, lock, h)
 				}
 			}
 		}
@@ -558,7 +558,7 @@ func TestLockOrderTable(t *testing.T) {
 	head, rest, ok := strings.Cut(string(page), begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the locks", path)
+		t.Fatalf("%s has no markers for the locks", path)
 	}
 	want := head + begin + b.String() + end + tail
 	if want == string(page) {

@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// dialect is what docs/STYLE.md lists under "Avoid": expressions that made the texts of Coppice hard to
-// read, and what to write instead.
+// dialect lists the patterns under "Avoid" in docs/STYLE.md, and what to write instead.
 var dialect = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -36,7 +35,7 @@ var dialect = []struct {
 	{regexp.MustCompile(`\b(he|his|him)\b`), "they, their, them"},
 }
 
-// plain is what dialect matches and is good English.
+// plain matches parts of dialect's matches that are good English.
 var plain = regexp.MustCompile(`(?i)\b(is|are) no (longer|more|less|other|such)\b`)
 
 // TestProse rejects the expressions of dialect in the string literals of the program and in Markdown.

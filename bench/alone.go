@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// alone are the times of gVisor alone, in nanoseconds: see command bench/alone.
+// alone are the times of plain gVisor, in nanoseconds: see command bench/alone.
 type alone struct {
 	Starts []time.Duration `json:"starts"`
 	Execs  []time.Duration `json:"execs"`
 }
 
-// gvisorAlone measures gVisor alone, of the version that is linked in.
+// gvisorAlone measures plain gVisor, of the version that is linked in.
 func (b *bench) gvisorAlone(starts, execs int) (a alone, err error) {
 	bin := filepath.Join(b.dir, "alone")
 	// Static: gVisor starts it in a root without libraries.

@@ -25,11 +25,11 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// crowds are how many clients there are at once.
+// crowds are the numbers of concurrent clients.
 var crowds = [...]int{1, 64}
 
-// crowd runs n operations, shared by so many clients at once, after one of each
-// client that is not counted, and tells how long all took together.
+// crowd runs n operations, divided among concurrent clients, after one uncounted operation of each client. It
+// also returns the total time.
 func (b *bench) crowd(clients, n int, op func(ctx context.Context, client int) error) (stat, time.Duration, error) {
 	each := max(1, n/clients)
 	took := make([][]time.Duration, clients)
@@ -66,8 +66,7 @@ func (b *bench) crowd(clients, n int, op func(ctx context.Context, client int) e
 	return statOf(ds), whole, nil
 }
 
-// remotes are clients over TCP, each with a token of its own: what one token may
-// ask for in a second is bounded.
+// remotes creates clients over TCP, each with its own token: the request rate of one token is limited.
 func (b *bench) remotes(n int) (_ []*client.Client, tokens []string, forget func() error, _ error) {
 	var cs []*client.Client
 	var ids []string
@@ -90,21 +89,20 @@ func (b *bench) remotes(n int) (_ []*client.Client, tokens []string, forget func
 	return cs, tokens, forget, nil
 }
 
-// door is one of the ways to run true in a sandbox.
+// door is a way to run true in a sandbox.
 type door struct {
 	name string
-	cmd  []string // what is run outside, for comparison
-	// open gives what runs it once, for a number of clients.
+	cmd  []string // the command to run on the host, for comparison
+	// open returns a function that runs true once, for a number of clients.
 	open func(b *bench, name string, clients int) (op func(ctx context.Context, client int) error,
 		shut func() error, err error)
-	one bool // for one client alone
+	one bool // only for one client
 }
 
-// login keeps login shells from reading somebody's profile: what that does is not
-// what is measured.
+// login keeps login shells from reading a user's profile, which is not to be measured.
 const login = "HOME=/var/empty"
 
-// doors times a command that does nothing over each door.
+// doors times a trivial command over each door.
 func (b *bench) doors(scale int) error {
 	bare, shell := []string{"true"}, []string{"env", login, "bash", "-lc", "true"}
 	all := []door{
@@ -176,10 +174,10 @@ func execTrue(ctx context.Context, c *client.Client, name string) error {
 	return err
 }
 
-// dialFunc is that of http.Transport.
+// dialFunc is the type of http.Transport.DialContext.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// asked is a client of which the daemon sees one address, and these tokens in turn.
+// asked returns a client that uses the tokens in turn.
 func asked(dial dialFunc, tokens ...string) *http.Client {
 	return &http.Client{
 		Transport: &bearer{tokens: tokens,
@@ -221,8 +219,7 @@ func (b *bench) overEvents(name string, clients int) (func(context.Context, int)
 	}, nil
 }
 
-// execEvents runs a command, and reads its events up to the exit; out gets what it
-// prints.
+// execEvents runs a command, and reads its events up to the exit. It writes the output to out.
 func execEvents(ctx context.Context, web *http.Client, base, name string, out io.Writer, cmd ...string) error {
 	ask, err := json.Marshal(wire.ExecRequest{Cmd: cmd})
 	if err != nil {
@@ -273,7 +270,7 @@ func execEvents(ctx context.Context, web *http.Client, base, name string, out io
 			if ev.Code != 0 {
 				return fmt.Errorf("%q: exit code %d: %s", cmd, ev.Code, ev.Message)
 			}
-			_, err := io.Copy(io.Discard, in) // so that the connection can be used again
+			_, err := io.Copy(io.Discard, in) // so that the connection can be reused
 			return err
 		case "started":
 		default:
@@ -356,7 +353,7 @@ func (b *bench) overStdio(name string, clients int) (func(context.Context, int) 
 	})
 }
 
-// models are clients of MCP.
+// models creates MCP clients.
 func (b *bench) models(
 	name string, clients int, transport func(i int) mcp.Transport,
 ) (func(context.Context, int) error, func() error, error) {

@@ -25,19 +25,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What is reached is an address that nobody has, on the loopback interface of a
-// network namespace that leads nowhere else. A sandbox's own loopback does not have it.
+// The connections are to an unassigned address, on the loopback interface of an isolated network namespace. The
+// loopback interface of a sandbox does not have the address.
 const (
 	sinkHost = "198.51.100.10"
 	sinkAddr = sinkHost + ":7000"
-	// Into a sandbox comes this program, to be a client there.
+	// insideBench is the path of this program in a sandbox, where it is the client.
 	insideBench  = "/var/tmp/bench-client"
 	crowdOfBoxes = 200
 )
 
-// sink serves any number of connections: a line says what the client wants, and none
-// is nothing. It serves a website with the certificate in dir, too. It ends with its
-// stdin.
+// sink serves any number of connections: a line states the client's request, and an empty line means none. It
+// also serves a website with the certificate in dir. It exits at the end of its stdin.
 func sink(dir string, in io.Reader, out io.Writer) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(context.Background(), "tcp", sinkAddr)
@@ -49,7 +48,7 @@ func sink(dir string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // its end is what is waited for, whatever ends it
+		_, _ = io.Copy(io.Discard, in) // the end of stdin is the signal, whatever its cause
 		l.Close()
 	}()
 	go func() { fmt.Fprintln(os.Stderr, "sink:", website(dir, web)) }() // ends with the process
@@ -64,7 +63,7 @@ func sink(dir string, in io.Reader, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		go func() { // ends with its client, and the process with the last of them
+		go func() { // returns when its client disconnects; the process exits with the last one
 			defer c.Close()
 			from := bufio.NewReaderSize(c, 256<<10)
 			what, err := from.ReadString('\n')
@@ -75,7 +74,7 @@ func sink(dir string, in io.Reader, out io.Writer) error {
 			switch {
 			case err != nil:
 			case what[0] == '<':
-				_ = send(c, n) // the client counts
+				_ = send(c, n) // the client checks the number of bytes
 			default:
 				if _, err := io.CopyN(io.Discard, from, n); err == nil {
 					_, _ = c.Write([]byte{1})
@@ -85,7 +84,7 @@ func sink(dir string, in io.Reader, out io.Writer) error {
 	}
 }
 
-// send writes so many bytes.
+// send writes n bytes.
 func send(w io.Writer, n int64) error {
 	buf := make([]byte, 256<<10)
 	for ; n > 0; n -= int64(len(buf)) {
@@ -96,8 +95,8 @@ func send(w io.Writer, n int64) error {
 	return nil
 }
 
-// reach is a client of sink: it has n bytes sent out (>) or in (<), or opens and closes
-// n connections (.), and writes how long that, or each, took.
+// reach is a client of sink. It uploads (>) or downloads (<) n bytes, or opens and closes n connections (.), and
+// writes the total time, or that of each connection.
 func reach(what, count string, out io.Writer) error {
 	n, err := strconv.ParseInt(count, 10, 64)
 	if err != nil {
@@ -177,8 +176,8 @@ func (r route) durations(args ...string) ([]time.Duration, error) {
 	return ds, nil
 }
 
-// gates measures what the gate costs: throughput and the time to connect, beside the
-// same client without it and behind slirp4netns; memory; and many sandboxes at once.
+// gates measures the cost of the gate: throughput and connection times, compared with the same client without the
+// gate and behind slirp4netns; memory; and many sandboxes at once.
 func (b *bench) gates(scale int) error {
 	if os.Getuid() != 0 {
 		fmt.Fprintln(os.Stderr, "gate: left out: it takes root to make a namespace of the network for the daemon")
@@ -192,7 +191,7 @@ func (b *bench) gates(scale int) error {
 	if err != nil {
 		return err
 	}
-	// The sink has a network of its own, and names and authorities, and the daemon joins it.
+	// The sink has its own network, host names and authorities, and the daemon joins its namespaces.
 	host, in, err := b.held(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}, "sh", "-c",
 		`mount --make-rprivate / && mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/ca.pem" "$2" &&
 		ip link set lo up && ip address add `+sinkHost+`/32 dev lo && exec "$0" sink "$1"`, self, web, hostStore)
@@ -225,7 +224,7 @@ func (b *bench) gates(scale int) error {
 	return err
 }
 
-// held starts a program that says when it is ready, and ends with what is given back.
+// held starts a program that reports when it is ready, and that exits when the returned Closer is closed.
 func (b *bench) held(attr *syscall.SysProcAttr, name string, args ...string) (*exec.Cmd, io.Closer, error) {
 	cmd := exec.CommandContext(b.ctx, name, args...)
 	cmd.SysProcAttr, cmd.Stderr = attr, os.Stderr
@@ -247,22 +246,22 @@ func (b *bench) held(attr *syscall.SysProcAttr, name string, args ...string) (*e
 	return cmd, in, nil
 }
 
-// removeAll removes what a step that failed left: sandboxes outlive their daemon.
+// removeAll removes sandboxes that a failed step left: sandboxes outlive their daemon.
 func (b *bench) removeAll() {
-	left, _ := b.c.List(b.ctx) // a daemon that does not answer has made none, or is told of already
+	left, _ := b.c.List(b.ctx) // if the daemon does not answer, it has no sandboxes, or the error was reported already
 	for _, s := range left {
 		_ = b.c.Remove(b.ctx, s.Name, true)
 	}
 }
 
-// box makes a supervised sandbox, which may reach the sink.
+// box creates a supervised sandbox that may reach the sink.
 func (b *bench) box() (string, error) {
 	return b.policed(plan.TierSupervised, sinkPolicy)
 }
 
 const sinkPolicy = `network: {allow: ["` + sinkAddr + `"]}`
 
-// policed makes a sandbox with a gate and a policy.
+// policed creates a sandbox with a gate and a policy.
 func (b *bench) policed(tier, text string) (string, error) {
 	b.seq++
 	name := fmt.Sprintf("bench-%d", b.seq)
@@ -283,7 +282,7 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 			return err
 		}
 	}
-	// what runs this program: inside, or outside where into leads.
+	// These return functions that run this program: inside, or outside in the namespaces that into enters.
 	inside := func(what string, env ...string) func(args ...string) (string, error) {
 		return b.within(name, what, env...)
 	}
@@ -316,7 +315,7 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 		sites = append(sites, route{"slirp4netns", outside(behind, "visit")})
 	}
 	size := int64(2<<30) / int64(scale)
-	n := max(20, 100/scale) // fewer than a gate lets through at once without a pause
+	n := max(20, 100/scale) // fewer than a gate accepts at once without delay
 	err = errors.Join(
 		b.throughput(all, ">", "one connection out of a sandbox, through the gate", size),
 		b.throughput(all, "<", "one connection into a sandbox, through the gate", size),
@@ -344,7 +343,7 @@ func (b *bench) within(name, what string, env ...string) func(args ...string) (s
 	}
 }
 
-// kernelWays measures the way to the sink from a kernel of the sandbox's own.
+// kernelWays measures the way to the sink from a sandbox with its own kernel.
 func (b *bench) kernelWays(self string, into []string, scale int) error {
 	all := []route{{name: plan.TierGvisor}, {name: plan.TierSupervised}}
 	for i, r := range all {
@@ -374,7 +373,7 @@ func (b *bench) kernelWays(self string, into []string, scale int) error {
 	return err
 }
 
-// give puts a program or a file of the host's into a sandbox.
+// give copies a program or a file of the host into a sandbox.
 func (b *bench) give(name, from, to string) error {
 	f, err := os.Open(from)
 	if err != nil {
@@ -386,8 +385,7 @@ func (b *bench) give(name, from, to string) error {
 	return err
 }
 
-// throughput measures routes in turns, by so many bytes each time, and puts the first
-// beside the others.
+// throughput measures routes in turns, with size bytes each time, and compares the first with the others.
 func (b *bench) throughput(all []route, sign, what string, size int64) error {
 	found := make([][]float64, len(all))
 	for range 5 {
@@ -431,7 +429,7 @@ func (b *bench) latency(all []route, what string, n int) error {
 	return nil
 }
 
-// slirp gives what runs a program behind slirp4netns, whose host is where into leads.
+// slirp returns the command prefix that runs a program behind slirp4netns, in the namespaces that into enters.
 func (b *bench) slirp(into []string) (behind []string, end func(), err error) {
 	inside, in, err := b.held(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "sh", "-c", "echo ready; exec cat")
 	if err != nil {
@@ -466,7 +464,7 @@ func (b *bench) slirp(into []string) (behind []string, end func(), err error) {
 	return []string{"nsenter", "--target", pid, "--net", "--"}, end, nil
 }
 
-// gateMemory adds up what an idle supervised sandbox has, beside one without a gate.
+// gateMemory measures the memory of an idle supervised sandbox, compared with one without a gate.
 func (b *bench) gateMemory() error {
 	var found [2]kibibytes
 	for i, make := range []func() (string, error){b.box, func() (string, error) { return b.sandbox(wire.Source{}) }} {
@@ -477,7 +475,7 @@ func (b *bench) gateMemory() error {
 		if err := b.exec(name, "true"); err != nil {
 			return err
 		}
-		time.Sleep(time.Second) // idle is what is measured
+		time.Sleep(time.Second) // measure the idle state
 		if found[i], err = pss(b.daemon, false); err != nil {
 			return err
 		}
@@ -490,7 +488,7 @@ func (b *bench) gateMemory() error {
 	return nil
 }
 
-// manyGates has many supervised sandboxes live at once, and all of them connect.
+// manyGates measures many live supervised sandboxes, which all connect.
 func (b *bench) manyGates(n int) error {
 	var names []string
 	var began []time.Duration

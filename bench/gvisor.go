@@ -22,8 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// gvisor measures what a kernel of the sandbox's own costs, beside tier process and plain
-// processes.
+// gvisor measures the cost of a sandbox's own kernel, compared with tier process and with plain processes.
 func (b *bench) gvisor(scale int) error {
 	for _, step := range []func(int) error{b.gvisorStart, b.gvisorWork, b.gvisorIdle} {
 		if err := step(scale); err != nil {
@@ -33,7 +32,7 @@ func (b *bench) gvisor(scale int) error {
 	return nil
 }
 
-// images measures what only such a kernel can do: keep memory, go back to it, and fork it.
+// images measures what only such a kernel supports: saving memory, resuming it, and forking it.
 func (b *bench) images(scale int) error {
 	for _, mb := range []int{5, 50, 500} {
 		if err := b.gvisorMemory(mb, max(2, 10/scale)); err != nil {
@@ -43,7 +42,7 @@ func (b *bench) images(scale int) error {
 	return nil
 }
 
-// tiered makes a sandbox of a tier.
+// tiered creates a sandbox of a tier.
 func (b *bench) tiered(tier string) (string, error) {
 	b.seq++
 	name := fmt.Sprintf("bench-%d", b.seq)
@@ -101,7 +100,7 @@ func (b *bench) gvisorStart(scale int) error {
 	return nil
 }
 
-// gvisorWork measures a build and git in each tier and without one.
+// gvisorWork measures a build and git in each tier and on the host.
 func (b *bench) gvisorWork(scale int) error {
 	const dir = "/var/tmp/coppice-bench-work"
 	prepare := `rm -rf ` + dir + ` && mkdir ` + dir + ` && cd ` + dir + ` && for i in $(seq 30); do echo "int f$i(int x) { return x + $i; }" > f$i.c; done &&
@@ -147,7 +146,7 @@ func (b *bench) gvisorWork(scale int) error {
 	return b.host("rm", "-rf", dir)
 }
 
-// gvisorIdle measures what a sandbox holds in memory that does nothing.
+// gvisorIdle measures the memory of an idle sandbox.
 func (b *bench) gvisorIdle(int) error {
 	found := map[string]kibibytes{}
 	for _, tier := range []string{plan.TierGvisor, plan.TierProcess} {
@@ -158,7 +157,7 @@ func (b *bench) gvisorIdle(int) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Second) // idle is what is measured
+		time.Sleep(time.Second) // measure the idle state
 		if found[tier], err = pss(b.daemon, false); err != nil {
 			return err
 		}
@@ -171,7 +170,7 @@ func (b *bench) gvisorIdle(int) error {
 	return nil
 }
 
-// state is a program that holds so many MB and answers.
+// state is a program that allocates %d MB and answers requests.
 const state = `
 import os, sys
 data = bytearray(os.urandom(%d << 20))
@@ -179,7 +178,7 @@ print("ready", flush=True)
 for line in sys.stdin: print("answer", len(data), line, flush=True)
 `
 
-// gvisorMemory measures images of a program that holds so many megabytes.
+// gvisorMemory measures images of a program that allocates mb megabytes.
 func (b *bench) gvisorMemory(mb, n int) (err error) {
 	dir := filepath.Join(b.dir, fmt.Sprint("gvisor-", mb))
 	x, end, err := b.gvisorBox(filepath.Join(dir, "parent"), "")
@@ -261,8 +260,8 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 	return nil
 }
 
-// gvisorForks times copies of an image, from the wish to the answer of the last. They end
-// before the next ones begin.
+// gvisorForks times copies of an image, from the request to the answer of the last one. They end before the next
+// ones begin.
 func (b *bench) gvisorForks(store *memory.Store, id memory.ID, dir string, copies, n int) (stat, error) {
 	var ds []time.Duration
 	for i := range n {
@@ -294,7 +293,7 @@ func (b *bench) gvisorForks(store *memory.Store, id memory.ID, dir string, copie
 	return statOf(ds), nil
 }
 
-// gvisorCopy goes on from an image, until its program has answered; end ends it.
+// gvisorCopy resumes an image, and returns when its program has answered. end stops it.
 func (b *bench) gvisorCopy(dir, image string) (end func() error, err error) {
 	x, end, err := b.gvisorBox(dir, image)
 	if err != nil {
@@ -331,8 +330,8 @@ func heard(s *box.Session, word string) error {
 	return nil
 }
 
-// gvisorBox starts a box of tier gvisor on the host's system directories, without a daemon,
-// perhaps from an image.
+// gvisorBox starts a box of tier gvisor on the host's system directories, without a daemon, optionally from an
+// image.
 func (b *bench) gvisorBox(dir, image string) (*box.Box, func() error, error) {
 	c := plan.Config{ID: "bench", Name: "bench", Tier: plan.TierGvisor, RunDir: filepath.Join(dir, "run"),
 		Journal: filepath.Join(dir, "journal"),
@@ -380,8 +379,7 @@ func (b *bench) save(f *box.Frozen, dir string) error {
 	return init.Close()
 }
 
-// systemRoot is a root of the host's system directories, of which what is changed lies in
-// dir.
+// systemRoot returns a root with the host's system directories, whose changes are in dir.
 func systemRoot(dir string) (s rootspec.Spec, err error) {
 	for _, top := range []string{"/usr", "/etc", "/root"} {
 		o := rootspec.Overlay{Target: top, Lowers: []string{top}, Upper: dir + top + "/upper", Work: dir + top + "/work"}

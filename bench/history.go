@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// writer is a shell that stays in a sandbox, so that changes can be made without
-// the snapshot that ends an exec.
+// writer is a shell that stays in a sandbox, so that changes can be made without the snapshot at the end of each
+// exec.
 type writer struct {
 	in   *io.PipeWriter
 	out  *bufio.Reader
@@ -53,7 +53,7 @@ func (w *writer) close() error {
 	return <-w.done
 }
 
-// files is shell that writes n files of one line, at most 1,000 a directory.
+// files returns shell code that writes n files of one line, at most 1,000 per directory.
 func files(dir string, n int, tag string) string {
 	return fmt.Sprintf(
 		`for ((i=0;i<%d;i++)); do ((i%%1000)) || { d=%s/$((i/1000)); mkdir -p $d; }; echo %s$i >$d/$i; done`, n, dir, tag)
@@ -124,8 +124,7 @@ func (b *bench) snapshot(w *writer, name, dir string, already, n, scale int) err
 	return nil
 }
 
-// atRest times what captures a large upper of a sandbox that nothing runs in any
-// more: by renaming it.
+// atRest times the capture of a large upper layer of a sandbox without running processes: by renaming it.
 func (b *bench) atRest(scale int) error {
 	n := 100_000 / scale
 	var ours []time.Duration
@@ -138,7 +137,7 @@ func (b *bench) atRest(scale int) error {
 		if err := w.do(files("/var/tmp/bench", n, "r")); err != nil {
 			return err
 		}
-		// The writer's end would capture them too; so it has none.
+		// The exit of the writer would also capture the changes, so the writer is stopped with the sandbox.
 		t := time.Now()
 		if _, err := b.c.Stop(b.ctx, name); err != nil {
 			return err
@@ -158,7 +157,7 @@ func (b *bench) atRest(scale int) error {
 	return nil
 }
 
-// gitCommit times the same change recorded by git.
+// gitCommit times the same change as a git commit.
 func (b *bench) gitCommit(already, n, reps int) (stat, error) {
 	dir, err := os.MkdirTemp(b.dir, "git")
 	if err != nil {
@@ -238,8 +237,8 @@ func (b *bench) moves(scale int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// inPlace measures going to and fro under a running command, with one file that
-// differs and with a thousand.
+// inPlace measures rewinds back and forth under a running command, with one file that differs and with a
+// thousand.
 func (b *bench) inPlace(scale int) error {
 	for _, n := range []int{1, 1000} {
 		if err := b.inPlaceOf(n, scale); err != nil {
@@ -419,7 +418,7 @@ func (b *bench) builds(int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// npm installs packages from a cache that is filled before, inside and outside.
+// npm installs packages from a cache that is filled first, inside and outside.
 func (b *bench) npm(scale int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -431,7 +430,7 @@ func (b *bench) npm(scale int) error {
 	if err := b.host("bash", "-c", fmt.Sprintf(install, out, "")); err != nil {
 		return fmt.Errorf("fill npm's cache: %w", err)
 	}
-	// What is below the bench's own directory is not seen inside: hand it in.
+	// The bench's own directory is not visible inside, so the files are copied.
 	pack, err := exec.CommandContext(b.ctx, "tar", "-C", out, "-cf", "-", "cache", "package-lock.json").Output()
 	if err != nil {
 		return err
@@ -463,7 +462,7 @@ func (b *bench) npm(scale int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// memory adds up the proportional set sizes of our processes.
+// memory measures the proportional set sizes of Coppice's processes.
 func (b *bench) memory(int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -472,7 +471,7 @@ func (b *bench) memory(int) error {
 	if err := b.exec(name, "true"); err != nil {
 		return err
 	}
-	time.Sleep(time.Second) // idle is what is measured
+	time.Sleep(time.Second) // measure the idle state
 	box, err := pss(b.daemon, false)
 	if err != nil {
 		return err
@@ -486,7 +485,7 @@ func (b *bench) memory(int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// family gives a process and what descends from it.
+// family returns a process and its descendants.
 func family(pid int) ([]int, error) {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {
@@ -511,8 +510,8 @@ func family(pid int) ([]int, error) {
 	return pids, nil
 }
 
-// pss adds up the proportional set sizes of what descends from the process pid, or
-// gives its own.
+// pss returns the sum of the proportional set sizes of the descendants of the process pid, or of the process
+// itself if own is true.
 func pss(pid int, own bool) (sum kibibytes, err error) {
 	pids, err := family(pid)
 	if err != nil {

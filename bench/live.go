@@ -18,10 +18,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// To measure a rewind in place, time Checkout with InPlace in moves; to measure a
-// tournament, time it beside the sum of its branches' times. Each is a step in
-// main's list.
-
 // share is a part of one processor's time.
 type share float64
 
@@ -43,7 +39,7 @@ func (b *bench) supervised(name string, capture wire.Capture) *writer {
 	return w
 }
 
-// ask runs a line of shell that prints one line, and gives that.
+// ask runs a line of shell that prints one line, and returns that.
 func (w *writer) ask(line string) (string, error) {
 	if _, err := fmt.Fprintln(w.in, line); err != nil {
 		return "", err
@@ -52,8 +48,7 @@ func (w *writer) ask(line string) (string, error) {
 	return strings.TrimSpace(s), err
 }
 
-// delays times from the last write of a silent process until the snapshot is in
-// the history.
+// delays measures the time from the last write of an idle process until the snapshot is in the history.
 func (b *bench) delays(scale int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -95,7 +90,7 @@ func (b *bench) delays(scale int) error {
 	return errors.Join(w.close(), b.c.Remove(b.ctx, name, true))
 }
 
-// settled waits until nothing is captured any more.
+// settled waits until no more captures happen.
 func (b *bench) settled(name string) (string, error) {
 	for head := ""; ; {
 		h, err := b.c.Head(b.ctx, name)
@@ -107,22 +102,22 @@ func (b *bench) settled(name string) (string, error) {
 	}
 }
 
-// sealed waits until a sandbox is settled and nothing of it is being sealed, so
-// that the next turn is not slowed down by this one.
-func (b *bench) sealed(name string) error {
+// finalized waits until a sandbox is settled and none of its layers is being finalized, so that this turn does not
+// slow down the next one.
+func (b *bench) finalized(name string) error {
 	if _, err := b.settled(name); err != nil {
 		return err
 	}
 	for {
 		log, err := b.c.Log(b.ctx, name)
-		if err != nil || !slices.ContainsFunc(log.Nodes, func(n wire.Snapshot) bool { return !n.Sealed }) {
+		if err != nil || !slices.ContainsFunc(log.Nodes, func(n wire.Snapshot) bool { return !n.Finalized }) {
 			return err
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// buildProgram is what is built under capture.
+// buildProgram is the program that is built under capture.
 const buildProgram = `mkdir -p /var/tmp/b && cd /var/tmp/b && printf 'module m\ngo 1.24\n' >go.mod && cat >main.go <<'X'
 package main
 import ("encoding/json"; "os")
@@ -149,13 +144,13 @@ func (b *bench) slowdowns(scale int) error {
 	}
 	for round := range max(2, 20/scale) {
 		for turn := range writers {
-			i := turn ^ round&1 // neither always comes after the other
+			i := turn ^ round&1 // the order alternates
 			t := time.Now()
 			if err := writers[i].do(buildAgain + " || exit 1"); err != nil {
 				return fmt.Errorf("go build: %w", err)
 			}
 			ours[i] = append(ours[i], time.Since(t))
-			if err := b.sealed(names[i]); err != nil {
+			if err := b.finalized(names[i]); err != nil {
 				return err
 			}
 		}
@@ -170,7 +165,7 @@ func (b *bench) slowdowns(scale int) error {
 	return nil
 }
 
-// pauses finds how long a process beside a build stands still at each capture.
+// pauses measures how long a process beside a build is paused at each capture.
 func (b *bench) pauses(scale int) error {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -192,8 +187,7 @@ func (b *bench) pauses(scale int) error {
 	if err := w.do(buildProgram); err != nil {
 		return err
 	}
-	// Who waits for a processor is told from who stands still by when the
-	// snapshots were made.
+	// The times of the snapshots distinguish a paused process from one that waits for a processor.
 	begun := time.Now()
 	builds := strings.Repeat(buildAgain+"; ", max(1, 5/scale))
 	text, err := w.ask(
@@ -230,8 +224,8 @@ func (b *bench) pauses(scale int) error {
 	return errors.Join(w.close(), b.c.Remove(b.ctx, name, true))
 }
 
-// gaps looks at the clock all the time and prints when it could not, until it is
-// interrupted: from, to, in nanoseconds.
+// gaps reads the clock continuously until it is interrupted, and prints each time that it could not: from, to, in
+// nanoseconds.
 func gaps(stop <-chan os.Signal, w io.Writer) error {
 	out := bufio.NewWriter(w)
 	last := time.Now()
@@ -250,8 +244,8 @@ func gaps(stop <-chan os.Signal, w io.Writer) error {
 	}
 }
 
-// rewinds times checkouts under a supervised command with so many processes, until
-// it has been started again.
+// rewinds times checkouts under a supervised command with various numbers of processes, until it has been started
+// again.
 func (b *bench) rewinds(scale int) error {
 	for _, n := range []int{1, 50, 300} {
 		name, err := b.sandbox(wire.Source{})
@@ -307,8 +301,7 @@ func (b *bench) procs(name string, n int) error {
 	return fmt.Errorf("there are not %d processes", n)
 }
 
-// idles adds up what keeper, init and daemon take while nothing happens in a
-// supervised sandbox.
+// idles measures the processor time of monitor, init and daemon while a supervised sandbox is idle.
 func (b *bench) idles(int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -336,7 +329,7 @@ func (b *bench) idles(int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// busy is the processor time of a process and what descends from it.
+// busy returns the processor time of a process and its descendants.
 func busy(pid int) (sum time.Duration, err error) {
 	pids, err := family(pid)
 	if err != nil {
@@ -351,7 +344,7 @@ func busy(pid int) (sum time.Duration, err error) {
 			var ns int64
 			text, err := os.ReadFile(t)
 			if err != nil {
-				continue // it has just ended
+				continue // it has just exited
 			}
 			if _, err := fmt.Sscan(string(text), &ns); err != nil {
 				return 0, err

@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	loaders  = 64 // clients at once
+	loaders  = 64 // concurrent clients
 	loadedOn = 8  // sandboxes that they share
-	// stalled is how long nothing may take: beyond that, something hangs.
+	// stalled is the maximum duration of an operation. Beyond it, the daemon hangs.
 	stalled = time.Minute
-	// loadFile is what is read under load, and loadSize how large it is.
+	// loadFile is the file that is read under load, and loadSize its size.
 	loadFile = "/var/tmp/loaded"
 	loadSize = 64 << 10
-	// loadOutput prints loadLines lines, which no frame holds.
+	// loadOutput prints 20,000 lines, more than fit into one frame.
 	loadOutput = "seq -f 'line %07.0f of what a reader gets whole' 20000"
 )
 
@@ -48,7 +48,7 @@ type loader struct {
 	took  map[string][]time.Duration   // by kind
 }
 
-// loadKind is one kind of what clients do, so many times of a hundred and fifty.
+// loadKind is a kind of operation, with its frequency in 150 operations.
 type loadKind struct {
 	name  string
 	times int
@@ -73,8 +73,8 @@ func loadKinds() []loadKind {
 	}
 }
 
-// loads has 64 clients do a bit of everything over TCP, while old snapshots are
-// dropped, and wants no error, nothing that hangs, and nothing left behind.
+// loads runs 64 clients with mixed operations over TCP, while old snapshots are dropped. It requires that nothing
+// fails, hangs or is left behind.
 func (b *bench) loads(scale int) error {
 	last := b.load
 	if scale > 1 {
@@ -88,7 +88,7 @@ func (b *bench) loads(scale int) error {
 	if err != nil {
 		return err
 	}
-	// Each kind once by every client: what the daemon keeps for good is there then.
+	// Each client performs each kind once, so that the daemon has allocated its permanent memory.
 	kinds := loadKinds()
 	if err := b.under(all, func(ctx context.Context, l *loader) error {
 		for _, k := range kinds {
@@ -138,8 +138,7 @@ func (b *bench) loads(scale int) error {
 	return errors.Join(errs...)
 }
 
-// loaded makes the sandboxes that are read under load, and gives their names and what is to
-// be read in them.
+// loaded creates the sandboxes that are read under load. It returns their names and the expected content.
 func (b *bench) loaded() (names []string, want map[string][sha256.Size]byte, err error) {
 	want = map[string][sha256.Size]byte{}
 	text := bytes.Repeat([]byte("what is read under load\n"), loadSize/24)
@@ -163,7 +162,7 @@ func (b *bench) loaded() (names []string, want map[string][sha256.Size]byte, err
 	return names, want, nil
 }
 
-// newLoaders makes the clients. forget revokes their tokens.
+// newLoaders creates the clients. forget revokes their tokens.
 func (b *bench) newLoaders(
 	names []string, want map[string][sha256.Size]byte,
 ) (all []*loader, forget func() error, err error) {
@@ -175,7 +174,7 @@ func (b *bench) newLoaders(
 	for i := range all {
 		all[i] = &loader{
 			b: b, c: cs[i], web: asked((&net.Dialer{}).DialContext, tokens[i]), names: names, id: i, want: want,
-			dice: rand.New(rand.NewPCG(1, uint64(i))), // the same each time
+			dice: rand.New(rand.NewPCG(1, uint64(i))), // the same in each run
 			took: map[string][]time.Duration{},
 		}
 	}
@@ -200,7 +199,7 @@ func (b *bench) addLoads(all []*loader, kinds []loadKind, whole time.Duration) {
 	b.add("under load: all of these", how, each, "no error", "", stat{})
 }
 
-// under has every loader do something at once, and old snapshots dropped meanwhile.
+// under runs do for every loader concurrently, while old snapshots are dropped.
 func (b *bench) under(all []*loader, do func(ctx context.Context, l *loader) error) error {
 	g, ctx := errgroup.WithContext(b.ctx)
 	sweep, done := context.WithCancel(ctx)
@@ -224,7 +223,7 @@ func (b *bench) sweep(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		// One that has begun is seen through.
+		// A collection that has begun runs to its end.
 		whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), stalled)
 		_, err := b.c.GC(whole, wire.GCRequest{Keep: wire.Keep{Last: 20}}, nil)
 		cancel()
@@ -234,7 +233,7 @@ func (b *bench) sweep(ctx context.Context) error {
 	}
 }
 
-// resting is what the daemon takes when nothing happens.
+// resting is the resource usage of the idle daemon.
 type resting struct {
 	memory kibibytes
 	files  openFiles
@@ -260,7 +259,7 @@ func (b *bench) rested(all []*loader) (resting, error) {
 	return resting{memory, openFiles(len(open))}, err
 }
 
-// any does one thing or another.
+// any performs a random operation.
 func (l *loader) any(ctx context.Context, kinds []loadKind) error {
 	sum := 0
 	for _, k := range kinds {
@@ -347,7 +346,7 @@ func (l *loader) read(ctx context.Context, name string) error {
 
 func (l *loader) exec(ctx context.Context, name string) error { return execTrue(ctx, l.c, name) }
 
-// own is a file that no other loader writes.
+// own returns the path of a file that no other loader writes.
 func (l *loader) own() string { return fmt.Sprintf("/var/tmp/of-%d", l.id) }
 
 func (l *loader) change(ctx context.Context, name string) error {
@@ -399,13 +398,13 @@ func (l *loader) write(ctx context.Context, name string) error {
 	return err
 }
 
-// events listens until it has heard of a command of its own.
+// events listens until it has received the event of its own command.
 func (l *loader) events(ctx context.Context, name string) error {
 	heard := errors.New("it was heard of")
 	label := fmt.Sprintf("heard-%d-%d", l.id, l.n)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		// From all that is remembered on: it does not matter who is first.
+		// Starting at all stored events makes the order of the two irrelevant.
 		err := l.c.Events(ctx, name, 0, func(ev wire.SandboxEvent) error {
 			if ev.Kind == wire.EventExited && ev.Message == label {
 				return heard

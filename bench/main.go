@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command bench measures Coppice beside what people would use instead, in one
-// run, and prints a table. It drives a daemon of its own
-// over the API. Nothing imports it; it imports client and client/wire.
+// Command bench compares Coppice with its alternatives, in one run, and prints a table. It drives its own daemon
+// over the API.
 package main
 
 import (
@@ -50,7 +49,7 @@ func main() {
 	}
 }
 
-// bench is one run: its client, its scratch directory and what it found.
+// bench is one run: its client, its scratch directory and its results.
 type bench struct {
 	ctx  context.Context //nolint:containedctx // one run, one context
 	bin  string
@@ -59,11 +58,11 @@ type bench struct {
 	rows []row
 	seq  int
 
-	helpers *program.Set // of boxes that have no daemon
+	helpers *program.Set // for boxes without a daemon
 
 	daemon int           // its pid
 	tcp    string        // its URL on TCP
-	load   time.Duration // how long to load it
+	load   time.Duration // duration of the load test
 }
 
 // row is one line of the table. Times are per operation.
@@ -75,11 +74,11 @@ type row struct {
 	theirs    figure
 }
 
-// figure is what a row shows: times, a rate, or an amount of memory.
+// figure is the value of a row: times, a rate, or an amount of memory.
 type figure interface {
 	fmt.Stringer
 	count() int
-	value() float64 // to be compared with another of its kind; 0 is not
+	value() float64 // to compare with another of its kind; 0: not comparable
 }
 
 type stat struct {
@@ -118,7 +117,7 @@ func round(d time.Duration) string {
 	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
 }
 
-// times runs fn n times after one run that is not counted.
+// times runs fn n times after one uncounted run.
 func times(n int, fn func(i int) error) (stat, error) {
 	var ds []time.Duration
 	for i := range n + 1 {
@@ -249,7 +248,7 @@ func (b *bench) print(w io.Writer) error {
 	return nil
 }
 
-// sandbox makes one with a name of its own.
+// sandbox creates a sandbox with a unique name.
 func (b *bench) sandbox(from wire.Source) (string, error) {
 	b.seq++
 	name := fmt.Sprintf("bench-%d", b.seq)
@@ -257,7 +256,7 @@ func (b *bench) sandbox(from wire.Source) (string, error) {
 	return name, err
 }
 
-// exec runs a command and fails when it does.
+// exec runs a command, and fails if the command fails.
 func (b *bench) exec(name string, cmd ...string) error {
 	var errs strings.Builder
 	x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: cmd}, client.Streams{Stderr: &errs})

@@ -21,8 +21,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// A C project of thirty files, and how it is built anew: half a second, so that many pairs of
-// builds are possible, of which one per cent can be told.
+// A C project of thirty files, and the command that rebuilds it in half a second. So many pairs of builds are
+// possible that a difference of one per cent is measurable.
 const (
 	makeProject = `mkdir -p /tmp/c && cd /tmp/c && for i in $(seq 30); do
 printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nint f%d(const char *s) { char b[64]; snprintf(b, sizeof b, "%%s", s); return (int)strlen(b) + %d; }\n' $i $i >f$i.c; done &&
@@ -31,8 +31,8 @@ printf 'OBJ := $(patsubst %%.c,%%.o,$(wildcard *.c))\nall: $(OBJ)\n\t$(CC) -o al
 	makeAgain = "cd /tmp/c && rm -f *.o all && make -s -j2"
 )
 
-// programs measures what the record of every program costs a build and an install: two
-// boxes that differ in that alone, in turns.
+// programs measures what recording every program costs a build and an install, in turns in two boxes that differ
+// only in that.
 func (b *bench) programs(scale int) (err error) {
 	if os.Getuid() != 0 {
 		fmt.Fprintln(os.Stderr, "programs: skipped: needs real root, to start boxes without a daemon")
@@ -71,14 +71,14 @@ func (b *bench) programs(scale int) (err error) {
 	return b.inTurns("npm install from a full cache", boxes, fmt.Sprintf(install, "/tmp/npm", "--offline"), pairs)
 }
 
-// inTurns runs a script in both boxes, in pairs, and tells how much longer the first
-// takes, by the clock and of the processors' time.
+// inTurns runs a script in both boxes, in pairs, and reports how much longer the first takes, in elapsed time and
+// in processor time.
 func (b *bench) inTurns(what string, boxes [2]*box.Box, script string, pairs int) error {
 	var took, spent [2][]time.Duration
 	for round := range pairs + 1 {
 		var pair, cpu [2]time.Duration
 		for turn := range boxes {
-			i := turn ^ round&1 // neither always comes after the other
+			i := turn ^ round&1 // the order alternates
 			before, err := b.spent(boxes[i])
 			if err != nil {
 				return err
@@ -94,7 +94,7 @@ func (b *bench) inTurns(what string, boxes [2]*box.Box, script string, pairs int
 			}
 			cpu[i] = after - before
 		}
-		if round == 0 { // caches fill
+		if round == 0 { // the first round fills the caches
 			continue
 		}
 		for i := range pair {
@@ -107,10 +107,10 @@ func (b *bench) inTurns(what string, boxes [2]*box.Box, script string, pairs int
 	return nil
 }
 
-// more tells how much more the first of each pair is: the median of the ratios, which what
-// else runs on the machine for a moment does not move, and its standard error. That is
-// estimated from the median distance to it, as of a normal distribution: there 1.4826 of
-// those are a standard deviation, and a median has 1.2533 times the error of a mean.
+// more reports how much more the first of each pair is: the median of the ratios, which a temporary load of the
+// machine does not change, and its standard error. The error is estimated from the median distance to the median,
+// as for a normal distribution: there, the standard deviation is 1.4826 times that distance, and the median has
+// 1.2533 times the error of the mean.
 func more(pairs [2][]time.Duration) string {
 	ratios := make([]float64, len(pairs[0]))
 	for i := range ratios {
@@ -124,15 +124,15 @@ func more(pairs [2][]time.Duration) string {
 	return fmt.Sprintf("pairs: %+.1f %% +- %.1f", 100*(mid-1), 100*dev)
 }
 
-// median sorts all, of which there is at least one.
+// median sorts all, which must not be empty, and returns the median.
 func median(all []float64) float64 {
 	slices.Sort(all)
 	n := len(all)
 	return (all[(n-1)/2] + all[n/2]) / 2
 }
 
-// spent is the processor time of a box's init and of all that it has waited for. While
-// others load the machine it tells more than the clock on the wall.
+// spent returns the processor time of a box's init and of all its reaped descendants. On a busy machine it is
+// more reliable than the elapsed time.
 func (b *bench) spent(x *box.Box) (time.Duration, error) {
 	st, err := x.Status(b.ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (b *bench) rawBox(name string, trace bool) (*box.Box, func() error, error) 
 	return x, func() error { return errors.Join(x.Stop(b.ctx, 0), x.Close()) }, nil
 }
 
-// raw runs a script in a box, and fails when it does.
+// raw runs a script in a box, and fails if the script fails.
 func (b *bench) raw(x *box.Box, script string, input []byte) error {
 	s, err := x.Exec(b.ctx, wire.ExecRequest{Cmd: []string{"sh", "-c", script}, Stdin: input != nil})
 	if err != nil {

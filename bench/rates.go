@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// rate is how many requests are answered in a second, and how long one takes.
+// rate is the number of requests answered per second, and the duration of one.
 type rate struct {
 	second float64
 	each   stat
@@ -29,7 +29,7 @@ func (r rate) count() int     { return r.each.n }
 func (r rate) value() float64 { return r.second }
 func (r rate) String() string { return fmt.Sprintf("%.0f/s, %s", r.second, r.each) }
 
-// speed is how many bytes pass in a second: the median of several runs.
+// speed is the number of bytes per second: the median of several runs.
 type speed struct {
 	n      int
 	second float64
@@ -39,8 +39,7 @@ func (s speed) count() int     { return s.n }
 func (s speed) value() float64 { return s.second }
 func (s speed) String() string { return fmt.Sprintf("%.0f MB/s", s.second/1e6) }
 
-// speeds runs fn n times, each of which moves so many bytes, and before each, which
-// does not count, what prepares it.
+// speeds runs fn n times, each of which transfers size bytes. It runs prepare before each, which is not counted.
 func speeds(n int, size int64, prepare, fn func() error) (speed, error) {
 	var all []float64
 	for range n {
@@ -63,9 +62,8 @@ const (
 	plainStream = "/stream"
 )
 
-// plain serves what it reads from in at a unix socket and on TCP, as any program of
-// net/http would, with no more around it; and streams on which nothing comes. It
-// writes its address on TCP to out, and ends when nobody listens to it any more.
+// plain serves the bytes that it reads from in, at a Unix socket and on TCP, as any net/http program would. It
+// also serves streams without events. It writes its TCP address to out, and returns at the end of in.
 func plain(socket string, in io.Reader, out io.Writer) error {
 	head := make([]byte, 4096)
 	n, err := in.Read(head)
@@ -76,7 +74,7 @@ func plain(socket string, in io.Reader, out io.Writer) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+plainAnswer, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // who has gone needs none
+		_, _ = w.Write(body) // the client may be gone
 	})
 	mux.HandleFunc("GET "+plainStream, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -143,14 +141,14 @@ func (p *plainServer) stop() error {
 	return errors.Join(p.cmd.Wait(), os.RemoveAll(p.socket))
 }
 
-// dialer connects to a unix socket whatever is asked for.
+// dialer returns a dial function that ignores the address and connects to a Unix socket.
 func dialer(socket string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) { return client.DialSocket(ctx, socket) }
 }
 
 func (b *bench) socket() string { return filepath.Join(b.dir, "home", "daemon.sock") }
 
-// fetch makes a request and gives its answer.
+// fetch makes a request and returns the body of the answer.
 func fetch(ctx context.Context, web *http.Client, url string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -168,10 +166,10 @@ func fetch(ctx context.Context, web *http.Client, url string) ([]byte, error) {
 	return body, err
 }
 
-// heads finds how often a second the daemon says where a sandbox is, beside a
-// server that says the same bytes to everybody. Connections are kept.
+// heads measures how often per second the daemon answers requests for HEAD, compared with a server that always
+// sends the same bytes. Connections are kept alive.
 func (b *bench) heads(scale int) error {
-	const headTokens = 16 // at least: each may ask so often in a second, and no more
+	const headTokens = 16 // minimum: each token has a limited request rate
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
 		return err
@@ -239,7 +237,7 @@ func (b *bench) rate(clients, n int, web []*http.Client, url, want string) (rate
 	return rate{float64(each.n) / whole.Seconds(), each}, err
 }
 
-// tally counts what is written to it.
+// tally counts the bytes written to it.
 type tally int64
 
 func (t *tally) Write(p []byte) (int, error) {
@@ -247,9 +245,8 @@ func (t *tally) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// outputs finds how fast a command's output comes, beside the same command at the
-// other end of pipes: of one, and of as many as it has to pass here (to the keeper,
-// the daemon, the client).
+// outputs measures the throughput of a command's output, compared with the same command behind pipes: one, and as
+// many as the output passes in Coppice (to the monitor, the daemon, the client).
 func (b *bench) outputs(scale int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -319,8 +316,8 @@ func (b *bench) outputs(scale int) error {
 	return errors.Join(forget(), b.c.Remove(b.ctx, name, true))
 }
 
-// transfers finds how fast a large file goes into a sandbox, until it is in the
-// history too, beside two copies by cp, and how fast it comes back, beside one.
+// transfers measures the throughput of a large file into a sandbox, including its snapshot, compared with two
+// copies by cp, and of the way back, compared with one copy.
 func (b *bench) transfers(scale int) error {
 	name, err := b.sandbox(wire.Source{})
 	if err != nil {
@@ -332,7 +329,7 @@ func (b *bench) transfers(scale int) error {
 		"status=none"); err != nil {
 		return err
 	}
-	settle := func() error { return errors.Join(os.RemoveAll(dst), os.RemoveAll(twin), b.sealed(name)) }
+	settle := func() error { return errors.Join(os.RemoveAll(dst), os.RemoveAll(twin), b.finalized(name)) }
 	cs, _, forget, err := b.remotes(1)
 	if err != nil {
 		return err
@@ -391,7 +388,7 @@ func download(ctx context.Context, c *client.Client, name, file, to string) erro
 	return errors.Join(err, f.Close())
 }
 
-// bytesEach is the memory for one of many.
+// bytesEach is the memory per item of many.
 type bytesEach struct {
 	n    int
 	each float64
@@ -401,8 +398,8 @@ func (e bytesEach) count() int     { return e.n }
 func (e bytesEach) value() float64 { return e.each }
 func (e bytesEach) String() string { return fmt.Sprintf("%.1f KB each", e.each/1e3) }
 
-// streams finds what memory streams of events take on which nothing comes, beside
-// those of a server that only holds them.
+// streams measures the memory of idle event streams, compared with those of a server that only holds the
+// connections.
 func (b *bench) streams(scale int) error {
 	n := 1000 / scale
 	p, err := b.plainServer([]byte("{}\n"))
@@ -451,7 +448,7 @@ func (b *bench) streams(scale int) error {
 	return p.stop()
 }
 
-// quiet gives the memory of a process when it does not grow or shrink any more.
+// quiet returns the memory of a process once it is stable.
 func quiet(pid int) (kibibytes, error) {
 	last := kibibytes(-1)
 	for range 40 {

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// repos sets a sandbox in a large git repository beside a work tree of git's: making it,
-// looking at what was done in it, and taking that over. What is measured are commands as
-// they are typed.
+// repos compares a sandbox in a large git repository with a git work tree: creating it, viewing its changes, and
+// merging them. It measures commands as they are typed.
 func (b *bench) repos(scale int) (err error) {
-	// Not below /tmp, of which a sandbox has its own.
+	// Not in /tmp: a sandbox has its own.
 	dir, err := os.MkdirTemp("/var/tmp", "coppice-bench")
 	if err != nil {
 		return err
@@ -46,8 +45,8 @@ func (b *bench) repos(scale int) (err error) {
 	return r.coppice("rm", "--force", "work")
 }
 
-// creates measures how long it takes until there is a place to work in. The sandbox work is
-// there afterwards, and no work tree.
+// creates measures the time until there is a work tree. Afterwards the sandbox work exists, and the git work tree
+// does not.
 func (r large) creates() error {
 	tree, err := timed(3, func(int) error {
 		return r.git("worktree", "add", "-q", "-B", "other", r.tree)
@@ -70,8 +69,8 @@ func (r large) creates() error {
 	return nil
 }
 
-// changes does the same in the sandbox and in a work tree: 100 files changed in a commit, and
-// ten that are not in one.
+// changes makes the same changes in the sandbox and in a work tree: 100 files in a commit, and ten uncommitted
+// files.
 func (r large) changes() error {
 	if err := r.git("worktree", "add", "-q", "-B", "other", r.tree); err != nil {
 		return err
@@ -87,7 +86,7 @@ for i in 0 1 2 3 4 5 6 7 8 9; do echo new >"new$i"; done`
 	return r.coppice("exec", "work", "--", "bash", "-ec", commit)
 }
 
-// looks measures how long it takes to see what was changed.
+// looks measures the time to view the changes.
 func (r large) looks() error {
 	status, err := timed(r.n, func(int) error {
 		return r.coppice("exec", "work", "--", "git", "status", "--porcelain")
@@ -123,9 +122,9 @@ func (r large) looks() error {
 	return nil
 }
 
-// merges measures how long it takes to merge the changes.
+// merges measures the time to merge the changes.
 func (r large) merges() error {
-	// The branch goes on by itself, so that a merge is one.
+	// A commit on the user's branch makes a real merge necessary.
 	const theirs = "echo theirs >theirs; git add theirs; " +
 		"git -c user.name=A -c user.email=a@example.com commit -qm theirs; git branch -f here"
 	if err := r.in(r.top, "sh", "-ec", theirs); err != nil {
@@ -156,7 +155,7 @@ func (r large) merges() error {
 	return nil
 }
 
-// timed is times, with something after each that is not measured; nil is nothing.
+// timed is times, with an uncounted function after each run; nil means none.
 func timed(n int, fn, after func(i int) error) (stat, error) {
 	ds := make([]time.Duration, n)
 	for i := range ds {
@@ -175,16 +174,16 @@ func timed(n int, fn, after func(i int) error) (stat, error) {
 	return statOf(ds), nil
 }
 
-// large is a repository, and the place for a work tree of it.
+// large is a repository, with the path for a work tree of it.
 type large struct {
 	*bench
 	top, tree      string
 	files, commits int
-	how            string // it is, for people
-	n              int    // how often each is measured
+	how            string // description for the table
+	n              int    // number of measurements of each
 }
 
-// make fills the repository: all files with the first commit, one changed by each other.
+// make fills the repository: all files in the first commit, one changed file in each further one.
 func (r large) make() error {
 	if err := r.host("git", "init", "-q", "-b", "main", r.top); err != nil {
 		return err

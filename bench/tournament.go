@@ -6,15 +6,13 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// tournaments sets the wall time of a contest beside that of its candidates one
-// after the other, outside.
+// tournaments compares the elapsed time of a tournament with that of its candidates in sequence, on the host.
 func (b *bench) tournaments(scale int) error {
 	for _, c := range []struct {
 		n           int
 		cmd, budget string
 	}{{3, "sleep 1", "1.1 s"}, {16, "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done", ""}} {
-		// Candidates are run by login shells, and what this machine's profile takes is
-		// not ours: its home is not theirs.
+		// Candidates run in login shells. HOME keeps the host's profile from being measured.
 		sb, err := b.c.Create(b.ctx, wire.CreateRequest{Env: []string{"HOME=/var/empty"}}, nil)
 		if err != nil {
 			return err

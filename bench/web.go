@@ -22,23 +22,22 @@ import (
 	"time"
 )
 
-// The sink's website has two names: a rule is about the requests to one of them, which
-// the gate inspects, and none about those to the other, whose connections it passes on.
+// The sink's website has two names. The policy has rules about the requests to one of them, which the gate
+// inspects, but none about those to the other, whose connections the gate passes through.
 const (
 	webPort       = "7443"
 	webAddr       = sinkHost + ":" + webPort
 	inspectedSite = "inspected.example"
 	passedSite    = "passed.example"
-	// Inside nobody knows the names: the gate is asked.
+	// The names are not in the sandbox's /etc/hosts, so it must ask the gate.
 	webPolicy = `files: {hide: [/etc/hosts]}
 network: {allow: ["` + sinkAddr + `", "` + webAddr + `", "` + passedSite + ":" + webPort + `", {host: ` + inspectedSite + `, ports: [` + webPort + `], methods: [GET, POST]}]}`
-	// hostStore is where Debian has the authorities that it trusts.
+	// hostStore is Debian's file of trusted authorities.
 	hostStore   = "/etc/ssl/certs/ca-certificates.crt"
 	insideStore = "/var/tmp/bench-ca.pem"
 )
 
-// certify makes a directory with a certificate for the website, its key, and a table of
-// names that has it.
+// certify creates a directory with a certificate for the website, its key, and a hosts file with its names.
 func (b *bench) certify() (dir string, err error) {
 	dir = filepath.Join(b.dir, "web")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -73,7 +72,7 @@ func (b *bench) certify() (dir string, err error) {
 	return dir, nil
 }
 
-// website serves as many bytes as a path says, and takes what is posted.
+// website serves as many bytes as the path says, and accepts posts.
 func website(dir string, l net.Listener) error {
 	srv := &http.Server{
 		ReadHeaderTimeout: stalled,
@@ -94,8 +93,7 @@ func website(dir string, l net.Listener) error {
 	return srv.ServeTLS(l, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key.pem"))
 }
 
-// visit is what reach is for the website, by HTTP/1.1, as package managers do. Without a
-// site it is the one at its address.
+// visit is reach for the website, over HTTP/1.1 as package managers do. Without a site it uses the address.
 func visit(args []string, out io.Writer) error {
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	if err != nil {
@@ -129,8 +127,7 @@ func visit(args []string, out io.Writer) error {
 	}
 }
 
-// ask makes one request with a body of so many bytes, whose answer has a body of so many,
-// and writes how long that took.
+// ask makes one request with a body of body bytes, whose answer has want bytes, and writes the duration.
 func ask(c *http.Client, out io.Writer, method, url string, body, want int64) error {
 	var from io.Reader
 	if body > 0 {
@@ -155,7 +152,7 @@ func ask(c *http.Client, out io.Writer, method, url string, body, want int64) er
 	return nil
 }
 
-// zeros is as many of them as are asked for.
+// zeros is an endless reader of zero bytes.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

@@ -570,7 +570,7 @@ func unavailable(err error) error {
 
 // problem decodes an error response.
 func problem(res *http.Response) error {
-	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // a server that is done may reset the connection behind it
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // the server may reset the connection after its response
 	var p wire.Problem
 	if json.Unmarshal(b, &p) == nil && p.Kind != "" {
 		return fromWire(wire.Error{Kind: p.Kind, Message: p.Detail, Hint: p.Hint})

@@ -53,7 +53,7 @@ type Cmd struct {
 	exit    wire.Exit
 	err     error
 	signals chan string
-	ours    []io.Closer // the client's ends of pipes, closed when it has exited
+	ours    []io.Closer // the client's ends of pipes; closed when the command has exited
 }
 
 // ExitError is a command that exited with a code other than 0.

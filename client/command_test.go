@@ -92,12 +92,11 @@ func TestCommandPipes_StreamBothDirections(t *testing.T) {
 	}()
 	got, err := io.ReadAll(out)
 	if err := errors.Join(err, <-sent, cmd.Wait()); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%d bytes came back of %d: %v", len(got), len(want), err)
+		t.Errorf("%d bytes returned of %d: %v", len(got), len(want), err)
 	}
 }
 
-// TestCommandPipes_CloseOnExit checks that no writer to a command's standard input blocks once
-// the command has exited.
+// TestCommandPipes_CloseOnExit checks that a write to a command's standard input fails once the command has exited.
 func TestCommandPipes_CloseOnExit(t *testing.T) {
 	t.Parallel()
 	sb := sandbox(t)
@@ -110,7 +109,7 @@ func TestCommandPipes_CloseOnExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := in.Write(make([]byte, 1<<20)); err == nil {
-		t.Error("somebody reads")
+		t.Error("a write after the exit succeeds")
 	}
 }
 
@@ -139,8 +138,8 @@ func TestCommand_EndsOnSignalOrCancel(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	for name, line := range map[string]string{"heeds TERM": "sleep 1000",
-		"does not": "trap '' TERM; while :; do sleep 0.05; done"} {
+	for name, line := range map[string]string{"exits on TERM": "sleep 1000",
+		"ignores TERM": "trap '' TERM; while :; do sleep 0.05; done"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cmd := sb.Shell(ctx, line)
 		cmd.WaitDelay = 200 * time.Millisecond

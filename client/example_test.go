@@ -15,7 +15,7 @@ import (
 // connect stands for client.New with the path of a daemon's socket.
 func connect() *client.Client { return daemon }
 
-// A command is used as one of os/exec. What it changed is a snapshot.
+// A command is used like one of os/exec. Its changes are in a snapshot.
 func ExampleSandbox_Command() {
 	ctx := context.Background()
 	sb, _, err := connect().New(ctx, wire.CreateRequest{})
@@ -40,7 +40,7 @@ func ExampleSandbox_Command() {
 	// + etc/greeting
 }
 
-// Whatever a command destroys is back after a checkout.
+// A checkout restores whatever a command destroyed.
 func ExampleSandbox_Checkout() {
 	ctx := context.Background()
 	sb, _, err := connect().New(ctx, wire.CreateRequest{})
@@ -63,7 +63,7 @@ func ExampleSandbox_Checkout() {
 	// Output: <nil>
 }
 
-// Three branches are explored at the same time, tested, and one is kept.
+// Three candidates run concurrently and are tested; one is kept.
 func ExampleSandbox_Tournament() {
 	ctx := context.Background()
 	sb, _, err := connect().New(ctx, wire.CreateRequest{})

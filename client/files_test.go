@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// FuzzReadEvents: whatever a stream holds, it is read to its end or ends in an
-// error of ours, and what stops is not called again.
+// FuzzReadEvents checks that any stream is read to its end or ends in an *Error, and that a callback that returned an
+// error is not called again.
 func FuzzReadEvents(f *testing.F) {
 	for _, s := range []string{
 		"", "\n\n", ": here\n\n", "event: created\ndata: {\"kind\":\"created\",\"path\":\"/a\"}\n\n",

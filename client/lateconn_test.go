@@ -16,7 +16,8 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// A server that answers in the middle of an upload, and closes the connection, is heard: its answer says why.
+// TestWriteFile_ReturnsTheAnswerOfAServerThatReadsNoFurther covers a server that answers in the middle of an upload and
+// closes the connection: the client returns that answer.
 func TestWriteFile_ReturnsTheAnswerOfAServerThatReadsNoFurther(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -40,7 +41,7 @@ func TestWriteFile_ReturnsTheAnswerOfAServerThatReadsNoFurther(t *testing.T) {
 			_, _ = io.CopyN(io.Discard, r, 1<<20)
 			_, _ = io.WriteString(conn, "HTTP/1.1 507 Insufficient Storage\r\nContent-Type: application/problem+json\r\n"+
 				"Connection: close\r\n\r\n"+body)
-			// What was received and not read would reset the connection.
+			// Unread input would reset the connection.
 			_, _ = r.Discard(r.Buffered())
 			conn.Close()
 		}

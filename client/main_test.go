@@ -14,8 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// daemon is the client of a real daemon, which serves all tests of this package;
-// nil where there can be none.
+// daemon is the client of a real daemon, which serves all tests of this package; nil where no daemon can run.
 var daemon *client.Client
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -70,11 +69,11 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// sandbox makes one of the host.
+// sandbox creates a sandbox from the host.
 func sandbox(t *testing.T) *client.Sandbox {
 	t.Helper()
 	if daemon == nil {
-		t.Skip("needs linux: it is where the daemon runs")
+		t.Skip("needs linux: the daemon runs only there")
 	}
 	sb, _, err := daemon.New(t.Context(), wire.CreateRequest{})
 	if err != nil {

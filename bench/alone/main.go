@@ -1,8 +1,8 @@
 //go:build linux && (amd64 || arm64)
 
-// Command alone measures gVisor alone, as it comes, in separate namespaces: without a
-// keeper, an init, a gate, a history or a daemon. Package bench starts it; it is also the
-// binary that gVisor starts its own processes from. It imports gVisor alone.
+// Command alone measures plain gVisor, in separate namespaces: without a monitor, an init, a gate, a history or a
+// daemon. Package bench starts it; it is also the binary that gVisor starts its own processes from. It imports
+// only gVisor.
 package main
 
 import (
@@ -30,10 +30,10 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 )
 
-// times are what is printed, in JSON, in nanoseconds.
+// times is the output in JSON, in nanoseconds.
 type times struct {
-	Starts []time.Duration `json:"starts"` // a container made, true run as its first process, and destroyed
-	Execs  []time.Duration `json:"execs"`  // true started in a live container, and waited for
+	Starts []time.Duration `json:"starts"` // create a container with true as its first process, and destroy it
+	Execs  []time.Duration `json:"execs"`  // start true in a live container, and wait for it
 }
 
 func main() {
@@ -55,7 +55,7 @@ func main() {
 	}
 }
 
-// run works in dir, starts and runs so often, and writes what it took to out.
+// run works in dir, measures the given numbers of starts and execs, and writes the times to out.
 func run(dir, startsText, execsText string, out io.Writer) error {
 	starts, serr := strconv.Atoi(startsText)
 	execs, eerr := strconv.Atoi(execsText)
@@ -72,7 +72,7 @@ func run(dir, startsText, execsText string, out io.Writer) error {
 	}
 	defer null.Close()
 	ours := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
-	os.Stdin, os.Stdout, os.Stderr = null, null, null // which gVisor gives a container
+	os.Stdin, os.Stdout, os.Stderr = null, null, null // gVisor passes them to a container
 	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
@@ -95,7 +95,7 @@ func run(dir, startsText, execsText string, out io.Writer) error {
 	return json.NewEncoder(out).Encode(all)
 }
 
-// timeStarts makes n containers, one after the other.
+// timeStarts starts n containers in sequence.
 func timeStarts(conf *config.Config, dir string, n int) (ds []time.Duration, err error) {
 	args, err := bundle(dir, "true")
 	if err != nil {
@@ -145,7 +145,7 @@ func timeExecs(conf *config.Config, dir string, n int, null *os.File) (ds []time
 	return ds, nil
 }
 
-// succeeded is the error of what was waited for, or that it has another exit code than 0.
+// succeeded returns err, or an error if the exit code is not 0.
 func succeeded(ws unix.WaitStatus, err error) error {
 	if err == nil && ws != 0 {
 		return fmt.Errorf("wait status %#x", uint32(ws))
@@ -153,8 +153,7 @@ func succeeded(ws unix.WaitStatus, err error) error {
 	return err
 }
 
-// bundle makes dir the bundle of containers that have the host's files, which they can
-// only read.
+// bundle creates the bundle of containers with a read-only view of the host's files.
 func bundle(dir string, cmd ...string) (a container.Args, err error) {
 	a.BundleDir = dir
 	a.Spec = &specs.Spec{

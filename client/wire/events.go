@@ -71,7 +71,7 @@ type SandboxEvent struct {
 	Bytes   int64  `json:"bytes,omitempty"` // content bytes of added and changed files
 	Exec    string `json:"exec,omitempty"`  // id of the command
 	// source of the sandbox, operation that moved HEAD, phase of a mark, names of forks, "opened" or "closed" of a
-	// port; of a pending request "waits", "allowed", "denied" or "nobody decided"; "time", "output", "memory" or
+	// port; of a pending request "waits", "allowed", "denied" or "no decision in time"; "time", "output", "memory" or
 	// "pids" of a limit; access to a decoy, and the response
 	Detail string `json:"detail,omitempty"`
 	Port   int    `json:"port,omitempty"` // with "port": its number

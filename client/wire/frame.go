@@ -28,21 +28,6 @@ type FrameType byte
 //	Dropped   server  JSON Dropped: output that was lost while no client was attached
 //	Exit      server  JSON Exit; the last frame
 //	Failed    server  JSON Error; the last frame of a command that was not started
-//
-//	type      from    payload
-//	Request   client  JSON ExecRequest; the first frame, once
-//	Stdin     client  bytes
-//	StdinEOF  client  empty: stdin is closed
-//	Resize    client  JSON Size
-//	Signal    client  JSON Signal
-//	Hangup    daemon  empty: the client is gone; stdin is closed, and a terminal
-//	                  hung up
-//	Started   server  JSON Started; before any output
-//	Stdout    server  bytes (with a terminal: all output)
-//	Stderr    server  bytes
-//	Dropped   server  JSON Dropped: output that was lost while nobody read
-//	Exit      server  JSON Exit; the last frame
-//	Failed    server  JSON Error; the last frame when it was not run
 const (
 	FrameRequest  FrameType = 0
 	FrameStdin    FrameType = 1

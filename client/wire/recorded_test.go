@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzAddRecorded feeds frames of a keeper, which may be anything: what is taken comes out
-// again as it was.
+// FuzzAddRecorded feeds arbitrary frames of a keeper, and checks that accepted ones round-trip.
 func FuzzAddRecorded(f *testing.F) {
 	for _, p := range (Recorded{Stream: FrameStderr, Total: 9, Head: []byte("abc"), Tail: []byte("ghi")}).Payloads() {
 		f.Add(p, []byte{})

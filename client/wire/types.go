@@ -280,15 +280,15 @@ type Snapshot struct {
 	Head    bool   `json:"head,omitempty"`   // it is HEAD
 	Leaf    bool   `json:"leaf,omitempty"`   // it has no children
 	// "import", "exec", "auto", "manual", "mark", "fork" or "checkout"; more may be added
-	Cause   string    `json:"cause"`
-	Created time.Time `json:"created"`           // time of creation
-	Exit    *int      `json:"exit,omitempty"`    // exit code of the command, with cause "exec"
-	Paths   int       `json:"paths"`             // number of paths that differ from its parent
-	Bytes   int64     `json:"bytes"`             // content bytes of added and changed files
-	Sealed  bool      `json:"sealed,omitempty"`  // it is finalized: it has a digest and survives a power failure
-	Tags    []string  `json:"tags,omitempty"`    // tags of the snapshot
-	Sandbox string    `json:"sandbox,omitempty"` // name of the sandbox that made it
-	Memory  *Memory   `json:"memory,omitempty"`  // the saved memory of its processes, if any
+	Cause     string    `json:"cause"`
+	Created   time.Time `json:"created"`             // time of creation
+	Exit      *int      `json:"exit,omitempty"`      // exit code of the command, with cause "exec"
+	Paths     int       `json:"paths"`               // number of paths that differ from its parent
+	Bytes     int64     `json:"bytes"`               // content bytes of added and changed files
+	Finalized bool      `json:"finalized,omitempty"` // it has a digest and survives a power failure
+	Tags      []string  `json:"tags,omitempty"`      // tags of the snapshot
+	Sandbox   string    `json:"sandbox,omitempty"`   // name of the sandbox that made it
+	Memory    *Memory   `json:"memory,omitempty"`    // the saved memory of its processes, if any
 }
 
 // Memory is the saved memory of the processes of a snapshot, from the same moment as its files.
@@ -538,9 +538,9 @@ type Damage struct {
 
 // VerifyResult is the answer to verify.
 type VerifyResult struct {
-	Layers   int   `json:"layers"`   // layers whose content was hashed
-	Bytes    int64 `json:"bytes"`    // bytes of content that was read
-	Unsealed int   `json:"unsealed"` // layers without a digest
+	Layers      int   `json:"layers"`      // layers whose content was hashed
+	Bytes       int64 `json:"bytes"`       // bytes of content that was read
+	Unfinalized int   `json:"unfinalized"` // layers without a digest
 	// of those, layers that never get a digest: they have too many or too deep paths for a manifest, so that they
 	// cannot be verified
 	Unverifiable int      `json:"unverifiable,omitempty"`

@@ -28,7 +28,7 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		Warnings: []string{"w"}}
 	snap := Snapshot{ID: "aaaaaaaaaaaa", Parent: "bbbbbbbbbbbb", Message: "m", Head: true, Leaf: true, Cause: "exec",
 		Created: when, Exit: &exit,
-		Paths: 1, Bytes: 2, Sealed: true, Tags: []string{"t"}, Sandbox: "box"}
+		Paths: 1, Bytes: 2, Finalized: true, Tags: []string{"t"}, Sandbox: "box"}
 	change := Change{Kind: Modified, Path: "a\ufffd", Raw: []byte("a\xff"), Type: "file", Size: 4,
 		Lines: &Lines{Added: 1, Removed: 2}, Binary: true}
 	score := 1.5
@@ -85,7 +85,7 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		TournamentResult{Base: "b", Branches: []TournamentBranch{branch, {}}, Winner: "n", WinnerNode: "a", Head: "a"},
 		Event{Progress: &Progress{Phase: "p", Branch: &branch}}, Sandbox{Tournament: "box-t0"},
 		GCResult{Removed: []string{}, Forks: []string{"box-t0-1"}},
-		VerifyResult{Layers: 1, Bytes: 2, Unsealed: 3,
+		VerifyResult{Layers: 1, Bytes: 2, Unfinalized: 3,
 			Damage: []Damage{{Sandbox: "s", Snapshot: "a", Layer: "l", Path: "p", Message: "m"}}},
 		CommitRequest{Message: "m", Memory: true},
 		CommitResult{Node: "a", Head: "a", Memory: &Memory{Image: "i", Size: 1, Added: 2, Facts: map[string]string{"f": "v"}},
@@ -180,7 +180,7 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		if err := json.Unmarshal(j, back.Interface()); err != nil {
 			t.Errorf("%T does not read what it wrote: %v", v, err)
 		} else if _, event := v.(Event); !event && !reflect.DeepEqual(back.Elem().Interface(), v) {
-			t.Errorf("%T reads %+v, and wrote %+v", v, back.Elem(), v)
+			t.Errorf("%T reads %+v, but wrote %+v", v, back.Elem(), v)
 		}
 	}
 	golden := filepath.Join("testdata", "wire.golden")
@@ -212,7 +212,7 @@ func TestNewChange_PreservesBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := string(bytes.TrimLeft([]byte(p), "/")); back.Name() != want {
-			t.Errorf("%q came back as %q", p, back.Name())
+			t.Errorf("%q is read as %q", p, back.Name())
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestFrames_RoundTripWithinLimit(t *testing.T) {
 		t.Error("a frame over the limit was read")
 	}
 	if _, _, err := ReadFrame(bytes.NewReader([]byte{3, 0, 0, 0, 2, 'x'}), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a torn frame: %v", err)
+		t.Errorf("a truncated frame: %v", err)
 	}
 }
 

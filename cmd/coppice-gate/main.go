@@ -1,5 +1,5 @@
-// Command coppice-gate is the egress gate of one sandbox. The keeper of the sandbox starts
-// it; all of it is package process.
+// Command coppice-gate is the egress gate of one sandbox. The monitor of the sandbox starts it; all of it is
+// package process.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command coppice-init runs the small processes in and around one sandbox: its keeper, its PID 1, and the
-// self-tests that probe the host. argv[0] selects which. The coppice daemon starts it, or another
-// coppice-init.
+// Command coppice-init runs the small processes in and around one sandbox: its monitor, its PID 1, and the
+// self-tests that probe the host. argv[0] selects which. The coppice daemon starts it, or another coppice-init.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Command coppice makes, runs, snapshots, rewinds and forks sandboxes. All of it
-// is package cli.
+// Command coppice creates, runs, snapshots, rewinds and forks sandboxes. All of it is package cli.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command claude-code runs Claude Code in a sandbox with a scripted model behind
-// it, and rewinds the sandbox under it when it has deleted itself: see README.md.
+// Command claude-code runs Claude Code in a sandbox with a scripted model, and rewinds the sandbox after the
+// agent has deleted itself: see README.md.
 package main
 
 import (
@@ -39,7 +39,7 @@ func play(ctx context.Context, install, sandbox string) error {
 	defer l.Close()
 	go http.Serve(l, srv) //nolint:errcheck,gosec // until we end
 
-	// The model listens at the host's own 127.0.0.1.
+	// The model listens on the host's 127.0.0.1.
 	if _, err := coppice(ctx, "create", sandbox, "--net", "host"); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func play(ctx context.Context, install, sandbox string) error {
 	return errors.Join(cmd.Run(), srv.Err())
 }
 
-// coppice runs coppice, and shows what is run.
+// coppice runs coppice, and prints the command.
 func coppice(ctx context.Context, args ...string) (string, error) {
 	fmt.Fprintln(os.Stderr, "$ coppice", strings.Join(args, " "))
 	cmd := exec.CommandContext(ctx, "coppice", args...)

@@ -26,31 +26,31 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Party is the sandbox or the token that a request comes from.
+// Party is the sandbox or the token that sends a request.
 type Party string
 
-// Sandbox returns the party of a sandbox, by its id.
+// Sandbox returns the party of a sandbox, by its ID.
 func Sandbox(id string) Party { return Party("sandbox " + id) }
 
-// Token returns the party of a token, by its id.
+// Token returns the party of a token, by its ID.
 func Token(id string) Party { return Party("token " + id) }
 
 // Request is one request for memory.
 type Request struct {
-	What    string  // for the error: an operation
+	What    string  // the operation, for the error
 	Cost    int64   // maximum memory that it needs, in bytes; more than a share counts as a share
-	Parties []Party // empty for a request of the owner on no sandbox
+	Parties []Party // empty for a request of the owner that is not about a sandbox
 }
 
 // Stats is the state of a Gate.
 type Stats struct {
 	Memory  int64  // memory that admitted requests may use together, in bytes
-	Held    int64  // what requests in progress hold of it
-	Waiting int    // requests that wait for a place
+	Held    int64  // part of it that requests in progress hold
+	Waiting int    // requests that wait for admission
 	Refused uint64 // requests refused so far
 }
 
-// Gate admits requests. Its methods may be called from several goroutines at once.
+// Gate admits requests. Its methods are safe for concurrent use.
 type Gate struct {
 	memory int64
 	heap   *Heap
@@ -58,18 +58,18 @@ type Gate struct {
 
 	mu      sync.Mutex
 	held    int64            // guarded by mu
-	parties map[Party]*party // those that hold or wait; guarded by mu
+	parties map[Party]*party // parties that hold or wait; guarded by mu
 	queue   []*waiter        // oldest first; guarded by mu
 	turn    uint64           // admissions so far; guarded by mu
 	refused uint64           // guarded by mu
-	logged  time.Time        // when a refusal was logged last; guarded by mu
+	logged  time.Time        // time of the last logged refusal; guarded by mu
 }
 
 // party is the state of a Party with requests.
 type party struct {
 	held     int64
-	requests int    // that hold or wait
-	waiting  int    // of them
+	requests int    // requests that hold or wait
+	waiting  int    // requests that wait
 	served   uint64 // the turn of its last admission
 }
 
@@ -88,19 +88,19 @@ func New(opt Options) *Gate {
 	return &Gate{memory: max(2, opt.Memory), heap: opt.Heap, log: opt.Log, parties: map[Party]*party{}}
 }
 
-// Stats returns the present state.
+// Stats returns the current state.
 func (g *Gate) Stats() Stats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return Stats{Memory: g.memory, Held: g.held, Waiting: len(g.queue), Refused: g.refused}
 }
 
-// share returns the maximum of one party, in bytes.
+// share returns the maximum that one party may hold, in bytes.
 func (g *Gate) share() int64 { return g.memory / 2 }
 
-// Enter waits until r is admitted. The caller must then call leave once. Enter fails with the
-// cause of ctx when that ends, and with Unavailable if r is not admitted within
-// limit.AdmissionSeconds, too many requests wait already, or the heap is full.
+// Enter waits until r is admitted. The caller must then call leave once. Enter fails with the cause of ctx when that
+// ends. It fails with Unavailable if r is not admitted within limit.AdmissionSeconds, if too many requests wait
+// already, or if the heap is full.
 func (g *Gate) Enter(ctx context.Context, r Request) (leave func(), err error) {
 	if g.heap.full() {
 		return nil, g.refuse(r, "the daemon's memory is in use")
@@ -183,7 +183,7 @@ func (g *Gate) admit() {
 	for {
 		at := next(g.queue, g.share())
 		if at < 0 || g.held+g.queue[at].cost > g.memory {
-			return // no later request goes first: a large one would never be admitted
+			return // later requests do not overtake, or a large one might never be admitted
 		}
 		w := g.queue[at]
 		g.queue = slices.Delete(g.queue, at, at+1)
@@ -198,9 +198,8 @@ func (g *Gate) admit() {
 	}
 }
 
-// next returns the index in the queue of the next request: of those whose parties stay
-// within their share, the one whose parties were served longest ago; of several, the oldest;
-// -1 if there is none.
+// next returns the queue index of the next request: of those whose parties stay within their share, the one whose
+// parties were served longest ago; of several, the oldest; -1 if none.
 func next(queue []*waiter, share int64) int {
 	at, since := -1, uint64(0)
 	for i, w := range queue {

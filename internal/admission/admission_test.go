@@ -20,7 +20,7 @@ func diffOf(parties ...Party) Request {
 	return Request{What: "diff of " + fmt.Sprint(parties), Cost: limit.CostLarge, Parties: parties}
 }
 
-// enter asks in a goroutine of its own.
+// enter calls Enter in a separate goroutine.
 func enter(ctx context.Context, g *Gate, r Request) <-chan func() {
 	in := make(chan func(), 1)
 	go func() {
@@ -33,7 +33,7 @@ func enter(ctx context.Context, g *Gate, r Request) <-chan func() {
 	return in
 }
 
-// now returns what came in, or reports that nothing did.
+// now returns what in received; ok is false if it received nothing.
 func now(in <-chan func()) (leave func(), ok bool) {
 	synctest.Wait()
 	select {
@@ -63,12 +63,12 @@ func TestGate_LimitsShareOfSandbox(t *testing.T) {
 		first()
 		next, ok := now(second)
 		if !ok {
-			t.Fatal("who waited gets no place when there is one")
+			t.Fatal("a waiting request is not admitted when there is room")
 		}
 		next()
 		other()
 		if s := g.Stats(); s != (Stats{Memory: 2 * limit.CostLarge}) || len(g.parties) != 0 {
-			t.Errorf("left over: %+v, %d parties", s, len(g.parties))
+			t.Errorf("not released: %+v, %d parties", s, len(g.parties))
 		}
 	})
 }
@@ -84,7 +84,7 @@ func TestGate_LimitsShareOfToken(t *testing.T) {
 		defer leave()
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, ok := now(enter(ctx, g, diffOf("b", "token"))); ok {
-			t.Error("a token holds more than a share by asking for several sandboxes")
+			t.Error("a token holds more than a share with requests for several sandboxes")
 		}
 		cancel()
 		synctest.Wait()
@@ -114,7 +114,7 @@ func TestGate_PartiesTakeTurns(t *testing.T) {
 		leave[0]()
 		l, ok := now(late)
 		if !ok {
-			t.Fatal("who comes late waits for all that two floods ask for")
+			t.Fatal("a late request waits for all requests of two floods")
 		}
 		l()
 		cancel()
@@ -215,13 +215,13 @@ func TestGate_RefusesOnFullHeap(t *testing.T) {
 			}
 		}
 		if collections != 1 {
-			t.Errorf("%d collections in no time", collections)
+			t.Errorf("%d collections at one time", collections)
 		}
 		time.Sleep(collectEvery)
-		live, garbage = 50, 50 // in use no more, but nothing was collected since
+		live, garbage = 50, 50 // no longer in use, but not collected yet
 		leave, err := g.Enter(t.Context(), diffOf("a"))
 		if err != nil {
-			t.Fatalf("it refuses because of garbage: %v", err)
+			t.Fatalf("refused because of garbage: %v", err)
 		}
 		leave()
 	})
@@ -248,7 +248,7 @@ func TestGate_ConcurrentCallersStayWithinMemory(t *testing.T) {
 	}
 	work.Wait()
 	if s := g.Stats(); s.Held != 0 || len(g.parties) != 0 {
-		t.Errorf("left over: %+v, %d parties", s, len(g.parties))
+		t.Errorf("not released: %+v, %d parties", s, len(g.parties))
 	}
 }
 

@@ -14,7 +14,7 @@ type Heap struct {
 	collect func()
 
 	mu   sync.Mutex // held while collecting
-	last time.Time  // the end of the last collection here; guarded by mu
+	last time.Time  // end of the last collection by full; guarded by mu
 }
 
 // NewHeap returns a Heap for this process, with a maximum in bytes.
@@ -27,18 +27,18 @@ func Live() int64 {
 	return int64(s[0].Value.Uint64())
 }
 
-// collectEvery is the time between two collections that full makes.
+// collectEvery is the minimum time between two collections by full.
 const collectEvery = time.Second
 
-// full reports whether the heap exceeds its maximum. The figure is from the last collection,
-// and while requests are refused there may be none for minutes. So full collects before it
-// returns true, at most once a second. A nil Heap is never full.
+// full reports whether the heap exceeds its maximum. The measured size is that of the last collection, and while
+// requests are refused there may be none for minutes. So full collects before it returns true, at most once a second. A
+// nil Heap is never full.
 func (h *Heap) full() bool {
 	if h == nil || h.live() <= h.most {
 		return false
 	}
 	if !h.mu.TryLock() {
-		return true // another goroutine collects
+		return true // another goroutine is collecting
 	}
 	defer h.mu.Unlock()
 	if time.Since(h.last) < collectEvery {

@@ -1,5 +1,5 @@
 // Package archive opens untrusted tar archives: it detects their compression, and limits the unpacked size. It
-// imports fault; layer and boxfs import it.
+// imports fault and limit; layer and boxfs import it.
 package archive
 
 import (
@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// ratioFrom is the number of unpacked bytes from which limit.ArchiveRatio applies: deflate reaches at most about
-	// 1,030, and file trees seldom 20.
+	// ratioFrom is the number of unpacked bytes above which limit.ArchiveRatio applies. The ratio of deflate is at
+	// most about 1,030, and that of file trees seldom 20.
 	ratioFrom = 64 << 20
 	// maxXzDict limits the window of xz, in addition to the caller's limits.
 	maxXzDict = 256 << 20
-	// bufSize is how much is read at once.
+	// bufSize is the size of one read.
 	bufSize = 256 << 10
 )
 
 // Limits bound one archive, in bytes.
 type Limits struct {
-	Bytes  int64 // of the content of its files
-	Window int   // of memory that its compression may ask for to look back
+	Bytes  int64 // content of all files
+	Window int   // memory for the decompression window
 }
 
 // Open returns the tar stream of src, unpacked if its first bytes are those of gzip, zstd or xz. Reading fails with
@@ -45,7 +45,7 @@ func Open(ctx context.Context, src io.Reader, limits Limits) (plain io.Reader, d
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, Damaged(err)
 	}
-	out := &bounded{in: in, left: limits.Bytes + limits.Bytes/8 + 1<<30} // of headers and padding, too
+	out := &bounded{in: in, left: limits.Bytes + limits.Bytes/8 + 1<<30} // headers and padding count, too
 	done = func() {}
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
@@ -91,10 +91,10 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// bounded fails on a stream that is too long, or too long for its packed size.
+// bounded fails on a stream that is too long, or whose compression ratio is too high.
 type bounded struct {
 	r    io.Reader
-	in   *meter // nil: not compressed
+	in   *meter // counts the compressed bytes; nil if not compressed
 	n    int64
 	left int64
 }
@@ -114,8 +114,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Fits refuses the name of an entry that is longer than any path the kernel accepts, with
-// TooLarge. Every importer calls it first: the cost of a name grows with its depth.
+// Fits refuses the name of an entry that is longer than any path the kernel accepts, with TooLarge. Every importer
+// calls it first: the cost of processing a name grows with its depth.
 func Fits(name string) error {
 	if len(name) <= limit.ArchiveName {
 		return nil

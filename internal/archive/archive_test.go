@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// packed is text as each kind of compression has it.
+// packed returns text in each kind of compression.
 func packed(t testing.TB, text []byte) map[string][]byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -43,7 +43,7 @@ func zstandard(t testing.TB, text []byte) []byte {
 	return written(t, &b, w, text)
 }
 
-// written is what w makes of text, in b.
+// written returns what w writes to b for text.
 func written(t testing.TB, b *bytes.Buffer, w io.WriteCloser, text []byte) []byte {
 	t.Helper()
 	_, err := w.Write(text)
@@ -72,23 +72,23 @@ func TestArchive_DetectsCompression(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := read(ctx, src); err == nil {
-			t.Errorf("%s: it is read for nobody", name)
+			t.Errorf("%s: read despite a cancelled context", name)
 		}
 		if name == "none" {
 			continue
 		}
 		if _, err := read(t.Context(), src[:len(src)-5]); err == nil {
-			t.Errorf("%s: the end is not missed", name)
+			t.Errorf("%s: a truncated archive was accepted", name)
 		}
 	}
 	if got, err := read(t.Context(), nil); err != nil || len(got) != 0 {
-		t.Errorf("of nothing: %q, %v", got, err)
+		t.Errorf("empty archive: %q, %v", got, err)
 	}
 }
 
 func TestArchive_RefusesBomb(t *testing.T) {
 	t.Parallel()
-	// 72 MiB of zeros, made by xz(1): the package's own writer takes minutes.
+	// 72 MiB of zeros, compressed with xz(1): the package's writer takes minutes.
 	xz, err := os.ReadFile("testdata/zeros.xz")
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestArchive_RefusesBomb(t *testing.T) {
 	}
 }
 
-// TestArchive_RefusesLargeWindow exists because a decompressor must hold a whole window in memory.
+// TestArchive_RefusesLargeWindow checks that the window is limited: a decompressor must hold all of it in memory.
 func TestArchive_RefusesLargeWindow(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// FuzzOpen: whatever bytes come, no more is given than the limit, and an error says
-// that the archive is at fault.
+// FuzzOpen checks that for any input, no more than the limit is returned, and that errors are of kind Invalid or
+// TooLarge.
 func FuzzOpen(f *testing.F) {
 	plain := bytes.Repeat([]byte("a file\x00"), 300)
 	var b bytes.Buffer

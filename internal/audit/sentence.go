@@ -74,7 +74,7 @@ func sentence(body format.Body) string {
 		return joined(fmt.Sprintf("%d files", b.Changes), "as "+b.Branch, "at "+b.Work)
 	case *format.Rebase:
 		return joined("to "+b.To, "from "+b.From, conflicts(b.Conflicts))
-	case *format.Reseal:
+	case *format.Rekey:
 		return joined(b.Step, b.Detail, prefixed("failed: ", b.Error))
 	case *format.Rollback:
 		how := ""

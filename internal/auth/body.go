@@ -16,10 +16,10 @@ type paced struct {
 
 // Read reads with the idle timeout.
 func (p *paced) Read(b []byte) (int, error) {
-	_ = p.out.SetReadDeadline(time.Now().Add(p.idle)) // a connection without deadlines is a test's
+	_ = p.out.SetReadDeadline(time.Now().Add(p.idle)) // only connections in tests lack deadlines
 	n, err := p.ReadCloser.Read(b)
 	if err != nil {
-		// From here on the server waits for the client to disconnect, for as long as the answer takes.
+		// From here on, the server's read waits for the client to disconnect, as long as the answer takes.
 		_ = p.out.SetReadDeadline(time.Time{})
 	}
 	return n, err
@@ -37,5 +37,5 @@ func pace(w http.ResponseWriter, r *http.Request, idle time.Duration) (done func
 	return func() { _ = out.SetReadDeadline(time.Now().Add(min(idle, leftover))) }
 }
 
-// leftover is how long the server may read the unused rest of a body.
+// leftover is the time limit for the server to read the unused rest of a body.
 const leftover = 5 * time.Second

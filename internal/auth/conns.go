@@ -51,7 +51,7 @@ func (l *crowd) admit(c net.Conn) *conn {
 	l.n++
 	l.mu.Unlock()
 	if out != nil {
-		_ = out.Close() // it is a stranger's
+		_ = out.Close() // it is not authenticated
 	}
 	return in
 }

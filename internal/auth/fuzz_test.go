@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzHeaders: whatever is in the headers that a guard reads, nobody is let in by
-// them who has no token, and from where somebody comes is an address.
+// FuzzHeaders checks that no headers admit a client without a token, and that the source of a request is an
+// address or a network.
 func FuzzHeaders(f *testing.F) {
 	for _, s := range [][4]string{
 		{"localhost", "Bearer x", "", "1.2.3.4"},
@@ -45,7 +45,7 @@ func FuzzHeaders(f *testing.F) {
 		from := g.remote(r)
 		if _, err := netip.ParseAddr(from); err != nil {
 			if p, err := netip.ParsePrefix(from); err != nil || p.Bits() != 64 {
-				t.Errorf("it comes from %q", from)
+				t.Errorf("the source is %q", from)
 			}
 		}
 		reached = ""

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	// Tokens checks tokens.
 	Tokens *Tokens
-	// NoAuth makes every caller the owner whose request is for a name of the daemon and not from another site's page.
-	// For loopback only.
+	// NoAuth makes every caller the owner if the request is for a name of the daemon and not from a page of
+	// another site. Use it on loopback only.
 	NoAuth bool
 	// TLS means that the listener uses TLS.
 	TLS bool
@@ -40,7 +40,7 @@ type Options struct {
 	Limits  Limits
 }
 
-// Limits are a guard's; a zero field is the default.
+// Limits are the limits of a Guard. A zero field selects the default.
 type Limits struct {
 	Conns       int           // maximum connections; 4096
 	HeaderBytes int           // 32 KiB
@@ -48,11 +48,11 @@ type Limits struct {
 	BodyIdle    time.Duration // between two parts of a body; 60 s
 	KeepAlive   time.Duration // between two requests; 120 s
 	Token       Rate          // requests with one token; 2000 a second, 4000 at once
-	Open        Rate          // requests without one from one address, where none is needed; 50, 100
-	Failed      Rate          // wrong tokens, or none, from one address; 1 in 3 s, 20
+	Open        Rate          // requests without a token from one address, on open paths; 50, 100
+	Failed      Rate          // wrong or missing tokens from one address; 1 in 3 s, 20
 }
 
-// Rate is how often something may happen.
+// Rate is a maximum rate of events.
 type Rate struct {
 	PerSecond float64
 	Burst     int
@@ -80,8 +80,7 @@ func orDefault[T comparable](v *T, d T) {
 // maxKeys bounds each table of addresses and tokens.
 const maxKeys = 4096
 
-// Guard is the http.Handler in front of a TCP listener's API. Make one with
-// NewGuard.
+// Guard is the http.Handler in front of a TCP listener's API. Create one with NewGuard.
 type Guard struct {
 	next http.Handler
 	opt  Options
@@ -90,17 +89,17 @@ type Guard struct {
 	recent               *recent
 
 	mu    sync.Mutex
-	uses  map[string]map[*use]bool // requests under way, by token; guarded by mu
-	drops int                      // how often Drop was called; guarded by mu
+	uses  map[string]map[*use]bool // requests in progress, by token; guarded by mu
+	drops int                      // number of calls of Drop; guarded by mu
 }
 
-// use is one request under way. It may have taken its connection over.
+// use is a request in progress. It may have hijacked its connection.
 type use struct {
-	conn   *conn // nil in tests that have none
+	conn   *conn // nil in some tests
 	cancel context.CancelFunc
 }
 
-// NewGuard puts a guard before a handler.
+// NewGuard returns a guard in front of next.
 func NewGuard(next http.Handler, opt Options) *Guard {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
@@ -116,7 +115,7 @@ func NewGuard(next http.Handler, opt Options) *Guard {
 
 type (
 	connKey  struct{} // *conn
-	guardKey struct{} // *Guard: of an open path
+	guardKey struct{} // *Guard, for an open path
 )
 
 // Proved marks the connection of a request without a principal as authenticated by other means, such as the token of
@@ -127,8 +126,9 @@ func Proved(ctx context.Context) {
 	}
 }
 
-// As binds a request to an open path to the token that its ticket was issued for: it ends with the token. The error
-// is Denied if the token is no longer valid. For tokenID "", and without a guard, it does nothing.
+// As binds a request to an open path to the token that its ticket was issued for: the request ends when the token
+// does. The error is Denied if the token is no longer valid. For tokenID "", and without a guard, As does
+// nothing.
 func As(ctx context.Context, tokenID string) (_ context.Context, done func(), _ error) {
 	Proved(ctx)
 	g, _ := ctx.Value(guardKey{}).(*Guard)
@@ -174,10 +174,10 @@ func (g *Guard) Server() *http.Server {
 	}
 }
 
-// quiet drops log messages that any stranger can cause.
+// quiet drops log messages that any client can cause.
 type quiet struct{ slog.Handler }
 
-// Handle logs a record, or not.
+// Handle logs a record, unless it is one of those.
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	if strings.HasPrefix(r.Message, "http: TLS handshake error") {
 		return nil
@@ -205,11 +205,11 @@ func (g *Guard) Drop(tokenID string) {
 func (u *use) end() {
 	u.cancel()
 	if u.conn != nil {
-		_ = u.conn.Close() // the client gets no answer
+		_ = u.conn.Close() // the client receives no answer
 	}
 }
 
-// ServeHTTP passes a request on, or answers why not.
+// ServeHTTP passes a request to the next handler, or refuses it.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodConnect, http.MethodTrace:
@@ -263,7 +263,7 @@ func (g *Guard) ownPage(r *http.Request) bool {
 	case g.opt.TLS:
 		scheme = "https"
 	}
-	// No browser sends more than one.
+	// No browser sends more than one of each.
 	if len(r.Header["Origin"]) > 1 || len(r.Header["Sec-Fetch-Site"]) > 1 {
 		return false
 	}
@@ -278,7 +278,7 @@ func (g *Guard) preview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(r.Header["Authorization"]) > 1 {
-		// Two programs could each use a different one.
+		// The guard and the application could each use a different one.
 		g.refuse(w, r, http.StatusBadRequest, 0, fault.New(fault.Invalid, "more than one Authorization header").
 			WithHint("send one"))
 		return
@@ -317,7 +317,7 @@ func (g *Guard) known(
 	tok, err := g.verify(r.Context(), secret, shown)
 	switch {
 	case err != nil && r.Context().Err() != nil:
-		return // the client has gone
+		return // the client has disconnected
 	case fault.Is(err, fault.Denied):
 		g.failed.take(from, now)
 		g.refuse(w, r, http.StatusUnauthorized, 0, err)
@@ -336,15 +336,14 @@ func (g *Guard) known(
 		return
 	}
 	if err := g.opt.Tokens.note(r.Context(), tok); err != nil {
-		// a full disk must lock out no client
+		// A full disk must not lock out clients.
 		g.opt.Log.Warn("could not record the last use of a token", "token", tok.ID, "err", err)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer g.using(ctx, tok, cancel)()
 	if g.dropped() != seen {
-		// A token was revoked meanwhile, and before this request was in the list of
-		// those that end with theirs.
+		// A token was revoked after the verification, and perhaps before this request was registered.
 		if tok, err = g.verify(ctx, secret, shown); err != nil {
 			g.refuse(w, r, http.StatusUnauthorized, 0, errWrong())
 			return
@@ -402,7 +401,7 @@ func (g *Guard) pass(w http.ResponseWriter, r *http.Request, p Principal) {
 	g.next.ServeHTTP(w, r)
 }
 
-// using notes a request under way, so that it ends with its token.
+// using registers a request in progress, so that it ends with its token.
 func (g *Guard) using(ctx context.Context, tok Token, cancel context.CancelFunc) (done func()) {
 	u := &use{cancel: cancel}
 	u.conn, _ = ctx.Value(connKey{}).(*conn)
@@ -443,7 +442,7 @@ func (g *Guard) remote(r *http.Request) string {
 	}
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
-		p, _ := a.Prefix(64) // 64 is within an IPv6 address
+		p, _ := a.Prefix(64) // 64 is a valid length for an IPv6 address
 		return p.String()
 	}
 	return a.String()
@@ -479,6 +478,6 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, code int, wait ti
 	h.Set("Content-Length", strconv.Itoa(len(b)+1))
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(append(b, '\n')) // the client may have gone
+		_, _ = w.Write(append(b, '\n')) // the client may be gone
 	}
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// guarded serves a handler behind a guard on loopback. It gives the address, and
-// the secret of a token.
+// guarded serves a handler behind a guard on loopback. It returns the address, and the secret of a token.
 func guarded(t *testing.T, h http.HandlerFunc, opt Options) (g *Guard, addr, secret string) {
 	t.Helper()
 	if opt.Tokens == nil {
@@ -46,7 +45,7 @@ func guarded(t *testing.T, h http.HandlerFunc, opt Options) (g *Guard, addr, sec
 	return g, ln.Addr().String(), res.Secret
 }
 
-// ask sends one request and gives the status, the answer's head and its body.
+// ask sends one request. It returns the answer's status, header and body.
 func ask(t *testing.T, addr, method, path string, headers ...string) (int, http.Header, string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -163,7 +162,7 @@ func TestGuard_LimitsFailedAttempts(t *testing.T) {
 		t.Errorf("no token: %d", code)
 	}
 	if code, _, body := ask(t, addr, "GET", "/x", right); code != 200 {
-		t.Errorf("who was let in before is kept out: %d %s", code, body)
+		t.Errorf("a valid token was refused: %d %s", code, body)
 	}
 }
 
@@ -201,7 +200,7 @@ func TestBuckets_AreBounded(t *testing.T) {
 	if b.take("new", now) == 0 || b.spent("new", now) == 0 {
 		t.Error("when the table is full, further addresses have no limit")
 	}
-	later := now.Add(time.Minute) // all are full again
+	later := now.Add(time.Minute) // all buckets are full again
 	if b.take("new", later) != 0 || len(b.of) != 1 {
 		t.Errorf("%d keys", len(b.of))
 	}
@@ -210,7 +209,7 @@ func TestBuckets_AreBounded(t *testing.T) {
 		r.add(HashOf(fmt.Sprint(i)))
 	}
 	if len(r.when) != 3 || !r.has(HashOf("9")) || r.has(HashOf("0")) {
-		t.Error("what was right of late is not what is remembered")
+		t.Error("the remembered hashes are not the latest")
 	}
 }
 
@@ -241,7 +240,7 @@ func TestGuard_RecordsTokenUseOncePerMinute(t *testing.T) {
 	}
 }
 
-// closed waits until the server has closed a connection, and gives what it sent.
+// closed waits until the server has closed a connection, and returns what the server sent.
 func closed(t *testing.T, c net.Conn, within time.Duration) string {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(within))
@@ -272,15 +271,15 @@ func TestGuard_DisconnectsSlowSenders(t *testing.T) {
 	closed(t, dial("GET / HTTP/1.1\r\nHost: localhost\r\nX: "), 5*time.Second)
 	closed(t, dial(""), 5*time.Second)
 	const post = "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
-	// The body of a request without a token is not read at all.
+	// The body of a request without a token is not read.
 	if out := closed(t, dial(post+"\r\nx"), 10*time.Second); !strings.HasPrefix(out, "HTTP/1.1 401") {
 		t.Errorf("%q", out)
 	}
 	closed(t, dial(post+"Authorization: Bearer "+secret+"\r\n\r\nx"), 10*time.Second)
 	if err := <-got; err == nil {
-		t.Error("a body that never ended was read")
+		t.Error("an unfinished body was read")
 	}
-	// A body that arrives in parts may take longer than the time allowed between two parts.
+	// A body that arrives in parts may take longer than the timeout between two parts.
 	c := dial("POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 12\r\nAuthorization: Bearer " +
 		secret + "\r\n\r\n")
 	for range 12 {
@@ -357,21 +356,21 @@ func TestGuard_EvictsUnauthenticatedConnections(t *testing.T) {
 	friends = append(friends, hello("/wait"))
 	<-inside
 	first, second := hello(""), hello("")
-	third := hello("") // the fourth: the first unproven connection is closed
+	third := hello("") // the fourth connection: the first unproven one is closed
 	closed(t, first, 5*time.Second)
-	friends = append(friends, hello("/wait")) // the second goes
+	friends = append(friends, hello("/wait")) // the second one is closed
 	<-inside
 	closed(t, second, 5*time.Second)
-	friends = append(friends, hello("/wait")) // the third goes
+	friends = append(friends, hello("/wait")) // the third one is closed
 	<-inside
 	closed(t, third, 5*time.Second)
-	closed(t, hello(""), 5*time.Second) // all are known: the new one goes
+	closed(t, hello(""), 5*time.Second) // all others are known: the new one is closed
 	for _, c := range friends {
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		b, err := io.ReadAll(c)
 		var ne net.Error
 		if !errors.As(err, &ne) || !ne.Timeout() || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
-			t.Errorf("who was let in was put out: %q %v", b, err)
+			t.Errorf("an authenticated connection was closed: %q %v", b, err)
 		}
 	}
 }
@@ -386,7 +385,7 @@ func TestRevokedToken_EndsRequests(t *testing.T) {
 		}
 		defer c.Close()
 		inside <- true
-		io.Copy(io.Discard, c) // ends when the connection does
+		io.Copy(io.Discard, c) // returns when the connection is closed
 		<-r.Context().Done()
 		done <- true
 	}, Options{})

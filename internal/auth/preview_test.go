@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// previewHost is a name that goes to Options.Preview.
+// previewHost is a host of Options.Preview.
 const previewHost = "Host: 80--box.localhost"
 
 func TestPreview_AuthenticatesToken(t *testing.T) {
@@ -48,7 +48,7 @@ func TestPreview_AuthenticatesToken(t *testing.T) {
 			t.Errorf("%s: %d %s", c.name, code, body)
 		}
 	}
-	// What a token has let in ends with it.
+	// A request that a token admitted ends with the token.
 	if err := g.opt.Tokens.Revoke(t.Context(), secret[4:12]); err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +57,8 @@ func TestPreview_AuthenticatesToken(t *testing.T) {
 	}
 }
 
-// TestPreview_KeepsProvedConnections checks that when connections are too many, one that
-// showed its link or token to a preview stays and an unproven one is closed.
+// TestPreview_KeepsProvedConnections checks that beyond the maximum number of connections, one that sent a link
+// or token to a preview stays, and an unproven one is closed.
 func TestPreview_KeepsProvedConnections(t *testing.T) {
 	t.Parallel()
 	inside := make(chan bool)
@@ -83,19 +83,19 @@ func TestPreview_KeepsProvedConnections(t *testing.T) {
 		return c
 	}
 	good, bad := show("/good"), show("/bad")
-	show("/good") // the third: the unproven connection is closed
+	show("/good") // the third connection: the unproven one is closed
 	_ = bad.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.ReadAll(bad); err != nil {
-		t.Errorf("the stranger stays: %v", err)
+		t.Errorf("the unproven connection stays: %v", err)
 	}
 	one := make([]byte, 1)
 	if _, err := good.Read(one); err != nil {
-		t.Errorf("who was let in was put out: %v", err)
+		t.Errorf("a proved connection was closed: %v", err)
 	}
 }
 
-// TestTicket_EndsWithItsToken checks a request that is open under a token but sent none
-// itself: it got in by a ticket.
+// TestTicket_EndsWithItsToken covers a request that was admitted by a ticket: it sent no token itself, and must
+// end with the ticket's token.
 func TestTicket_EndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	inside, done := make(chan error, 1), make(chan bool, 1)
@@ -136,14 +136,14 @@ func TestTicket_EndsWithItsToken(t *testing.T) {
 	}
 	c, err = open("")
 	if err != nil {
-		t.Errorf("nobody's: %v", err)
+		t.Errorf("without a token ID: %v", err)
 	}
 	c.Close()
 	<-done
 }
 
-// TestGuard_RefusesAmbiguousRequests checks that a message that two parsers could read
-// differently is refused, or read in the one way that is safe.
+// TestGuard_RefusesAmbiguousRequests checks that a message that two parsers could read differently is refused, or
+// read in the one safe way.
 func TestGuard_RefusesAmbiguousRequests(t *testing.T) {
 	t.Parallel()
 	_, addr, secret := guarded(t, nil, Options{})
@@ -193,7 +193,7 @@ func TestGuard_RefusesAmbiguousRequests(t *testing.T) {
 		}
 		c.Close()
 	}
-	// An upgrade to HTTP/2 is not taken, and the request stays what it was.
+	// An upgrade to HTTP/2 is ignored, and the request is served as HTTP/1.1.
 	if code, head, body := ask(t, addr, "GET", "/v1/x", "Host: localhost", "Upgrade: h2c",
 		"HTTP2-Settings: AAMAAABkAAQAAP__",
 		"Authorization: Bearer "+secret); code != 200 || head.Get("Upgrade") != "" || !strings.HasPrefix(body, "read") {

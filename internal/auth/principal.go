@@ -1,15 +1,14 @@
-// Package auth authenticates callers and decides what they may do: scopes, principals, bearer tokens, and the guard
-// of a TCP listener. Tokens are persisted by a Store. It imports fault and client/wire; httpapi, ports and daemon
-// import it.
+// Package auth authenticates callers and decides what they may do: scopes, principals, bearer tokens, and the
+// guard of a TCP listener. Tokens are persisted by a Store. httpapi, ports and daemon import it.
 //
-// What a guard looks at, in this order, and what it answers:
+// A guard checks these properties of a request, in this order:
 //
-//	a connection too many    the oldest that has shown no token yet is closed
-//	method, Host             400, 421: another name is another site's (DNS rebinding)
-//	a preview's host         goes to Options.Preview, which has keys of its own
-//	Origin, Sec-Fetch-Site   403: another site's page
-//	open paths               pass with no principal, which may nothing
-//	Authorization            401, and 429 for an address that guesses
+//	number of connections    beyond the limit, the oldest unauthenticated one is closed
+//	method, Host             400, 421: another name may be that of another site (DNS rebinding)
+//	host of a preview        goes to Options.Preview, which checks its own keys
+//	Origin, Sec-Fetch-Site   403: a page of another site
+//	open paths               pass with the zero principal, which has no rights
+//	Authorization            401, and 429 for an address that guesses tokens
 //	rate of a token          429
 package auth
 
@@ -25,8 +24,8 @@ type Scope int
 
 // The scopes.
 const (
-	Read    Scope = iota + 1 // look: states, history, files, events
-	Operate                  // run commands, write files, move, make, fork, remove
+	Read    Scope = iota + 1 // read: state, history, files, events
+	Operate                  // run commands, write files, rewind, create, fork, remove
 	Admin                    // tokens, gc, the whole store, the daemon
 )
 
@@ -43,7 +42,7 @@ func (s Scope) String() string {
 	return "none"
 }
 
-// ParseScope reads a scope by its name. The error is Invalid.
+// ParseScope parses the name of a scope. The error is Invalid.
 func ParseScope(name string) (Scope, error) {
 	for s := Read; s <= Admin; s++ {
 		if s.String() == name {
@@ -57,18 +56,17 @@ func ParseScope(name string) (Scope, error) {
 type Principal struct {
 	TokenID string // "" without a token
 	Scope   Scope
-	// Sandboxes are the ids of those that it sees; nil is all, and an empty list
-	// that is not nil is none.
+	// Sandboxes are the IDs of the visible sandboxes. nil means all, and an empty slice none.
 	Sandboxes []string
 }
 
 // Owner returns the user that the daemon runs as: every process that can connect to the Unix socket.
 func Owner() Principal { return Principal{Scope: Admin} }
 
-// Limited reports whether p sees some sandboxes only.
+// Limited reports whether p sees only some sandboxes.
 func (p Principal) Limited() bool { return p.Sandboxes != nil }
 
-// Sees reports whether a sandbox, by id, is there for p.
+// Sees reports whether p sees a sandbox, by ID.
 func (p Principal) Sees(sandboxID string) bool {
 	return p.Scope >= Read && (!p.Limited() || slices.Contains(p.Sandboxes, sandboxID))
 }

@@ -36,9 +36,9 @@ func TestPrincipal_ChecksScopeAndSandboxes(t *testing.T) {
 		}
 	}
 	if p := auth.From(context.Background()); p.Check(auth.Read, "") == nil {
-		t.Error("an empty context may something")
+		t.Error("an empty context has rights")
 	}
 	if p := auth.From(auth.With(context.Background(), auth.Owner())); p.Check(auth.Admin, "") != nil {
-		t.Error("the owner was lost")
+		t.Error("the context has lost the owner")
 	}
 }

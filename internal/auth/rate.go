@@ -7,9 +7,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// buckets limits how often something may happen for each of many keys. The table
-// is bounded: when it is full of keys that are all in use, further ones share a
-// bucket.
+// buckets limits how often something may happen for each of many keys. The table has a maximum size: when it is
+// full of keys in use, further keys share a bucket.
 type buckets struct {
 	rate  rate.Limit
 	burst int
@@ -60,7 +59,7 @@ func (b *buckets) until(l *rate.Limiter, now time.Time) time.Duration {
 	return max(time.Millisecond, time.Duration(missing/float64(b.rate)*float64(time.Second)))
 }
 
-// bucket finds or makes a key's bucket. b.mu is held.
+// bucket finds or creates a key's bucket. b.mu is held.
 func (b *buckets) bucket(key string, now time.Time) *rate.Limiter {
 	if l := b.of[key]; l != nil {
 		return l
@@ -68,7 +67,7 @@ func (b *buckets) bucket(key string, now time.Time) *rate.Limiter {
 	if len(b.of) >= b.most && now.Sub(b.swept) > time.Second {
 		b.swept = now
 		for k, l := range b.of {
-			if l.TokensAt(now) >= float64(b.burst) { // full again: as good as none
+			if l.TokensAt(now) >= float64(b.burst) { // full again, like a new one
 				delete(b.of, k)
 			}
 		}
@@ -87,7 +86,7 @@ type recent struct {
 	most int
 
 	mu   sync.Mutex
-	when map[Hash]uint64 // guarded by mu; values are turns
+	when map[Hash]uint64 // by turn of the last use; guarded by mu
 	turn uint64          // guarded by mu
 }
 

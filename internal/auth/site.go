@@ -11,9 +11,9 @@ type Site int
 
 // The sites.
 const (
-	Foreign Site = iota // an unknown name that someone pointed at the listener
+	Foreign Site = iota // an unknown name that another party may have pointed at the listener
 	Own                 // this listener
-	Preview             // the preview of a port, whose pages are a sandbox's
+	Preview             // the preview of a port, whose pages belong to a sandbox
 )
 
 // SiteOf classifies a Host header. local is the address that the connection came to; allowed are additional names of
@@ -71,8 +71,8 @@ func hostName(host string) (name string, ok bool) {
 	return name, ValidHost(name)
 }
 
-// ValidHost reports whether s is a host's name or IPv4 address in the form that
-// names are compared in: lower case, no port, no empty label.
+// ValidHost reports whether s is a host name or IPv4 address in the form in which names are compared: lower case,
+// no port, no empty label.
 func ValidHost(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false

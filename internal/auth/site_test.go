@@ -37,7 +37,7 @@ func TestSiteOf(t *testing.T) {
 		}
 	}
 	if SiteOf("0.0.0.0", netip.Addr{}, nil) != Foreign {
-		t.Error("with no local address, any is ours")
+		t.Error("without a local address, any address is Own")
 	}
 }
 
@@ -79,8 +79,8 @@ func TestSameOrigin(t *testing.T) {
 	}
 }
 
-// FuzzSite: no name that somebody else could own is ever ours, and no origin with
-// another name is a page of ours.
+// FuzzSite checks that no name that another party could own is Own, and that no origin with another name is
+// accepted.
 func FuzzSite(f *testing.F) {
 	f.Add("localhost:8080", "http://localhost:8080")
 	f.Add("[::1]:1", "http://[::1]:1")
@@ -92,10 +92,10 @@ func FuzzSite(f *testing.F) {
 		if site != Foreign && !strings.Contains(low, "localhost") && !strings.HasPrefix(low, "127.") &&
 			!strings.HasPrefix(low, "10.1.2.3") &&
 			!strings.HasPrefix(low, "[") && !strings.Contains(low, "box.example.com") {
-			t.Errorf("%q is ours", host)
+			t.Errorf("%q is Own", host)
 		}
 		if name, _ := hostName(host); site != Foreign && strings.ContainsAny(name, "/@\\ %\x00\r\n") {
-			t.Errorf("%q is ours", host)
+			t.Errorf("%q is Own", host)
 		}
 		if site != Foreign && origin != "" && SameOrigin(origin, "", host, "") {
 			u, err := url.Parse(origin)

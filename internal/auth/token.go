@@ -25,7 +25,7 @@ const (
 	secretLen    = len(secretPrefix) + idDigits + 1 + 43
 )
 
-// maxTokenName is the greatest length of a token's name, in bytes.
+// maxTokenName is the maximum length of a token's name, in bytes.
 const maxTokenName = 64
 
 // Hash is the SHA-256 of a secret. A secret has 256 random bits, so that no slow hash is needed.
@@ -37,24 +37,24 @@ func HashOf(secret string) Hash { return sha256.Sum256([]byte(secret)) }
 // Token is the stored record of a token.
 type Token struct {
 	ID        string
-	Name      string // for people
+	Name      string // description for users
 	Scope     Scope
-	Sandboxes []string // ids; nil is all
+	Sandboxes []string // IDs; nil means all
 	Created   time.Time
-	Expires   time.Time // zero is never
-	Used      time.Time // last, to the minute; zero is never
+	Expires   time.Time // zero: never
+	Used      time.Time // last use, to the minute; zero: never
 	Hash      Hash      // of the secret
 }
 
-// Store keeps tokens. All methods may be called from several goroutines at once.
+// Store stores tokens. Its methods are safe for concurrent use.
 type Store interface {
-	// AddToken keeps a new token; one with that id is Exists.
+	// AddToken stores a new token. Exists: a token has that ID.
 	AddToken(ctx context.Context, t Token) error
-	// Token finds a token; an unknown one is NotFound.
+	// Token returns a token. NotFound: the ID is unknown.
 	Token(ctx context.Context, id string) (Token, error)
 	// Tokens returns all tokens, oldest first.
 	Tokens(ctx context.Context) ([]Token, error)
-	// RemoveToken forgets a token; an unknown one is NotFound.
+	// RemoveToken deletes a token. NotFound: the ID is unknown.
 	RemoveToken(ctx context.Context, id string) error
 	// TokenUsed sets Used.
 	TokenUsed(ctx context.Context, id string, at time.Time) error
@@ -62,7 +62,7 @@ type Store interface {
 	WidenToken(ctx context.Context, id string, sandboxes []string) error
 }
 
-// Tokens makes, checks and revokes tokens.
+// Tokens creates, checks and revokes tokens.
 type Tokens struct {
 	Store Store
 	// Find returns the ID of a sandbox by name or ID.
@@ -79,7 +79,7 @@ func (t *Tokens) now() time.Time {
 	return time.Now()
 }
 
-// newSecret draws a secret. crypto/rand never fails.
+// newSecret generates a secret. crypto/rand never fails.
 func newSecret() (secret, id string) {
 	var b [idDigits/2 + randomBytes]byte
 	_, _ = rand.Read(b[:])
@@ -99,7 +99,7 @@ func ParseSecret(s string) (id string, err error) {
 	if !IsTokenID(id) {
 		return "", bad
 	}
-	// The decoder skips line ends, which are in no secret.
+	// The decoder ignores newlines, which no secret contains.
 	random := s[len(secretPrefix)+idDigits+1:]
 	if strings.ContainsAny(random, "\r\n") {
 		return "", bad
@@ -110,7 +110,7 @@ func ParseSecret(s string) (id string, err error) {
 	return id, nil
 }
 
-// IsTokenID reports whether s can be a token's id.
+// IsTokenID reports whether s has the form of a token ID.
 func IsTokenID(s string) bool { return len(s) == idDigits && strings.Trim(s, "0123456789abcdef") == "" }
 
 // Create creates a token. Its secret is in the result, and is not stored.
@@ -199,12 +199,12 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
-// Widen adds sandboxes to a limited token: its forks are its own.
+// Widen adds sandboxes to a limited token, such as the forks that it created.
 func (t *Tokens) Widen(ctx context.Context, id string, sandboxes []string) error {
 	return t.Store.WidenToken(ctx, id, sandboxes)
 }
 
-// errWrong is the answer to every secret that is none, whatever is wrong.
+// errWrong returns the answer to every invalid secret, whatever is wrong with it.
 func errWrong() error {
 	return fault.New(fault.Denied, "the token is invalid or was revoked").
 		WithHint("create another: coppice token create NAME")
@@ -255,8 +255,7 @@ func (t *Tokens) lives(tok Token) error {
 	return nil
 }
 
-// note remembers that a token was used, to the minute: a write for each request
-// would be too much.
+// note records the last use of a token, to the minute: one write per request would be too many.
 func (t *Tokens) note(ctx context.Context, tok Token) error {
 	minute := t.now().UTC().Truncate(time.Minute)
 	if !minute.After(tok.Used) {

@@ -93,7 +93,7 @@ func TestTokens_CreateAndVerify(t *testing.T) {
 	}
 	for id, tok := range store.all {
 		if strings.Contains(id+tok.Name+string(tok.Hash[:]), res.Secret[13:]) {
-			t.Error("the secret is kept")
+			t.Error("the secret is stored")
 		}
 	}
 	tok, err := tokens.Verify(ctx, res.Secret)
@@ -149,7 +149,7 @@ func TestTokens_RejectInvalidRequests(t *testing.T) {
 		}
 	}
 	if all, _ := tokens.List(t.Context()); len(all) != 0 {
-		t.Errorf("kept: %v", all)
+		t.Errorf("stored tokens: %v", all)
 	}
 	if err := tokens.Revoke(t.Context(), "../../x"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("revoke: %v", err)
@@ -159,10 +159,10 @@ func TestTokens_RejectInvalidRequests(t *testing.T) {
 func TestScopesAndPrincipals(t *testing.T) {
 	t.Parallel()
 	if Owner().Check(Admin, "") != nil || Owner().Check(Read, "a") != nil || !Owner().Sees("a") {
-		t.Error("the owner may not all")
+		t.Error("the owner lacks rights")
 	}
 	if From(t.Context()).Scope != 0 || From(With(t.Context(), Owner())).Scope != Admin {
-		t.Error("the context's principal is another")
+		t.Error("the context has another principal")
 	}
 	for _, c := range []struct {
 		p    Principal
@@ -197,8 +197,7 @@ func TestScopesAndPrincipals(t *testing.T) {
 	}
 }
 
-// FuzzParseSecret: a secret is written in one way only, and what is found in it is
-// an id.
+// FuzzParseSecret checks that a secret has only one spelling, and contains a valid ID.
 func FuzzParseSecret(f *testing.F) {
 	s, _ := newSecret()
 	f.Add(s)

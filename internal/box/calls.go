@@ -100,8 +100,8 @@ type (
 	Owners = protocol.Owners
 	// InsideUser is the user that commands of a box run as.
 	InsideUser = protocol.InsideUser
-	// Reseal is the new identity of a box that was resumed from a memory image.
-	Reseal = protocol.Reseal
+	// Rekey is the new identity of a box that was resumed from a memory image.
+	Rekey = protocol.Rekey
 )
 
 // Session is the stream of a running exec: the caller writes and reads frames of package wire. Closing it

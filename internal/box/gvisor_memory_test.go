@@ -97,7 +97,7 @@ func TestGvisorResumes(t *testing.T) {
 	c := copyOf(t, b, image, "fork")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{7}, 32)})
+	steps, err := c.Rekey(ctx, box.Rekey{Seed: bytes.Repeat([]byte{7}, 32)})
 	if err != nil {
 		t.Fatalf("%v, after %+v", err, steps)
 	}

@@ -53,7 +53,7 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	c := copyOf(t, b, image, "fork", trace)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if _, err := c.Reseal(ctx, box.Reseal{Seed: make([]byte, 32)}); err != nil {
+	if _, err := c.Rekey(ctx, box.Rekey{Seed: make([]byte, 32)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Release(ctx); err != nil {

@@ -325,7 +325,7 @@ func TestGvisorProofs(t *testing.T) {
 // forked creates fork n of an image, checks that the program continues in it, and returns random bytes from it.
 func (p proof) forked(t *testing.T, m moment, n int) (random string) {
 	c := m.at(t, fmt.Sprint("fork", n))
-	if steps, err := c.Reseal(t.Context(), box.Reseal{Seed: []byte(fmt.Sprintf("%032d", n))}); err != nil {
+	if steps, err := c.Rekey(t.Context(), box.Rekey{Seed: []byte(fmt.Sprintf("%032d", n))}); err != nil {
 		t.Errorf("%v, after %+v", err, steps)
 		return ""
 	}

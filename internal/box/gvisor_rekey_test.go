@@ -38,7 +38,7 @@ func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			for _, seed := range []byte{7, 8} { // the second time, the files of the first are already mounted
-				steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{seed}, 32)})
+				steps, err := c.Rekey(ctx, box.Rekey{Seed: bytes.Repeat([]byte{seed}, 32)})
 				if err != nil {
 					t.Fatalf("%v, after %+v", err, steps)
 				}
@@ -110,7 +110,7 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 	c := copyOf(t, b, image, "fork", withAuthorities(t))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if steps, err := c.Reseal(ctx, box.Reseal{Seed: bytes.Repeat([]byte{7}, 32)}); err != nil {
+	if steps, err := c.Rekey(ctx, box.Rekey{Seed: bytes.Repeat([]byte{7}, 32)}); err != nil {
 		t.Fatalf("%v, after %+v", err, steps)
 	}
 	if err := c.Release(ctx); err != nil {

@@ -25,8 +25,8 @@ import (
 // ImageFiles lists the names of the files of a memory image, which are in one directory.
 var ImageFiles = initlink.ImageFiles
 
-// ResealStep is a step of giving a box a new identity. Err says why it failed.
-type ResealStep = initlink.ResealStep
+// RekeyStep is a step of giving a box a new identity. Err says why it failed.
+type RekeyStep = initlink.RekeyStep
 
 // Save writes a memory image of a frozen box into dir, which must exist and hold no image. The processes stay
 // frozen. Only boxes of tier gvisor can be saved.
@@ -49,11 +49,11 @@ func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) 
 	return os.NewFile(uintptr(fd), "init"), nil
 }
 
-// Reseal gives a box that was started from an image its own identity: host name, machine id, randomness. It
+// Rekey gives a box that was started from an image its own identity: host name, machine id, randomness. It
 // stops at the first step that fails; the error names that step.
-func (b *Box) Reseal(ctx context.Context, r Reseal) (steps []ResealStep, err error) {
-	var done initlink.Resealed
-	if err := anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpReseal, Reseal: &r}, &done)); err != nil {
+func (b *Box) Rekey(ctx context.Context, r Rekey) (steps []RekeyStep, err error) {
+	var done initlink.Rekeyed
+	if err := anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpRekey, Rekey: &r}, &done)); err != nil {
 		return nil, err
 	}
 	if done.Err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// nest makes n directories, one in another, as a program does it that knows no path.
+// nest creates n nested directories by relative names, as a program can whose paths are too long otherwise.
 func (w world) nest(name string, n int) {
 	w.t.Helper()
 	fd, err := unix.Open(w.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -42,7 +42,7 @@ func TestList_RefusesPathsBeyondItsLimit(t *testing.T) {
 	w.nest(strings.Repeat("n", 200), 600) // 36 MB of paths
 	_, err := w.List(context.Background(), ".", -1)
 	w.kind(err, fault.TooLarge)
-	links := newWorld(t) // hard links to one symbolic link take no room but that of their names
+	links := newWorld(t) // hard links to one symbolic link take only the space of their names
 	must(t, os.Symlink(strings.Repeat("<", 4_000), filepath.Join(links.dir, "0")))
 	for i := range limit.ListBytes / 4_000 {
 		must(t, os.Link(filepath.Join(links.dir, "0"), filepath.Join(links.dir, fmt.Sprint(i+1))))
@@ -60,7 +60,7 @@ func TestList_RefusesMoreEntriesThanItsLimit(t *testing.T) {
 	_, err := w.List(context.Background(), ".", -1)
 	w.kind(err, fault.TooLarge)
 	if n := DefaultLimits.List; n != limit.ListEntries {
-		t.Errorf("the usual limit is %d", n)
+		t.Errorf("the default limit is %d", n)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestPack_HoldsNoAncestorPaths(t *testing.T) {
 	d, err := w.start(".")
 	must(t, err)
 	defer d.close()
-	// The race detector has a pool drop buffers by chance, so that the least of a few counts.
+	// The race detector makes a pool drop buffers at random, so the minimum of several runs counts.
 	least := uint64(1 << 62)
 	for range 5 {
 		var before, after runtime.MemStats
@@ -105,7 +105,7 @@ func TestPack_HoldsNoAncestorPaths(t *testing.T) {
 		}
 		least = min(least, after.TotalAlloc-before.TotalAlloc)
 	}
-	if least > 10<<20 { // the paths have 100 MB
+	if least > 10<<20 { // the paths have 100 MB in total
 		t.Errorf("a walk over %d entries allocates %d MiB", n, least>>20)
 	}
 }
@@ -137,14 +137,15 @@ func TestList_StopsOnCancel(t *testing.T) {
 	})
 	w.kind(err, fault.Cancelled)
 	if seen > 11 {
-		t.Errorf("%d entries were visited after it ended", seen-10)
+		t.Errorf("%d entries were visited after the context ended", seen-10)
 	}
 	if err := w.TarTo(ctx, ".", io.Discard); !fault.Is(err, fault.Cancelled) {
-		t.Errorf("an archive: %v", err)
+		t.Errorf("TarTo: %v", err)
 	}
 }
 
-// One directory may hold ten million names, which are read before anything is done with them.
+// TestNames_EndWithTheirContext checks the context while names are read: one directory may have ten million, which
+// are read before any of them is processed.
 func TestNames_EndWithTheirContext(t *testing.T) {
 	w := newWorld(t)
 	for i := range 5000 {
@@ -152,9 +153,9 @@ func TestNames_EndWithTheirContext(t *testing.T) {
 	}
 	ctx := looptest.EndsAfter(t, 2)
 	if _, err := w.List(ctx, ".", 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want it cancelled", err)
+		t.Errorf("%v, want canceled", err)
 	}
 	if n := ctx.Calls(); n > 7 {
-		t.Errorf("it checked its context %d times, 2 before it ended", n)
+		t.Errorf("the context was checked %d times, 2 of them before it ended", n)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Mkdir makes a directory with a mode (0 means 0755). With parents it also makes missing parents, and accepts
-// a directory that exists.
+// Mkdir creates a directory with a mode (0 means 0755). With parents it also creates missing parents, and accepts an
+// existing directory.
 func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
 	if mode == 0 {
 		mode = 0o755
@@ -57,9 +57,9 @@ func (r *Root) Mkdir(p string, mode uint32, parents bool) error {
 	})
 }
 
-// Remove removes the entry at p; a link itself, not its target; with recursive, a directory with its content.
-// The root itself cannot be removed. Entries that are moved or replaced meanwhile are never followed out of
-// the directory.
+// Remove removes the entry at p: a link itself, not its target; with recursive, a directory with its content. The
+// root itself cannot be removed. Entries that are moved or replaced meanwhile are never followed out of the
+// directory.
 func (r *Root) Remove(ctx context.Context, p string, recursive bool) error {
 	return r.do("remove", p, func() error {
 		at, err := r.parent(p)
@@ -86,7 +86,7 @@ func (r *Root) remove(ctx context.Context, at place, recursive bool) error {
 	}
 	defer s.close()
 	s.depth = 0
-	// Something may be added meanwhile: that is tried a few times.
+	// If entries are added meanwhile, repeat it a few times.
 	for range 10 {
 		if err = r.empty(ctx, s); err == nil {
 			err = r.unlink(at.dir, at.name)
@@ -114,10 +114,10 @@ func (r *Root) unlink(dir int, name string) error {
 	return err
 }
 
-// maxNames bounds the names that are held of one directory.
+// maxNames is the maximum number of names of one directory that are kept in memory.
 const maxNames = 10_000_000
 
-// empty removes all that is in a directory.
+// empty removes the content of a directory.
 func (r *Root) empty(ctx context.Context, d *dir) error {
 	names, err := d.names(ctx, maxNames)
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *Root) empty(ctx context.Context, d *dir) error {
 func (r *Root) emptyBelow(ctx context.Context, d *dir, name string) error {
 	s, err := r.sub(d, name)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return r.unlink(d.fd, name) // it was replaced
+		return r.unlink(d.fd, name) // it was replaced meanwhile
 	}
 	if err != nil {
 		return err
@@ -153,8 +153,8 @@ func (r *Root) emptyBelow(ctx context.Context, d *dir, name string) error {
 	return r.unlink(d.fd, name)
 }
 
-// Move renames from to to, as rename(2): it replaces an existing file, and a directory only if that is empty.
-// It does not follow links in the last component.
+// Move renames from to to, as rename(2) does: it replaces an existing file, and a directory only if that is empty. It
+// does not follow links in the last component.
 func (r *Root) Move(from, to string) error {
 	if err := r.valid(to); err != nil {
 		return err

@@ -10,11 +10,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// The kernel protects a mount point from being renamed and removed only by processes in the mount namespace
-// of that mount; for this process, which is in another, it removes the mount instead. So a Root checks that
-// itself. Processes inside cannot invalidate the check: a mount point stays what and where it is.
+// The kernel protects a mount point from being renamed and removed only by processes in the mount namespace of the
+// mount. For this process, which is in another one, it removes the mount instead. So a Root checks that itself.
+// Processes inside cannot invalidate the check: they can neither move nor replace a mount point.
 
-// holds notes the directories that lead to mounts inside.
+// holds records the parent directories of mounts inside.
 func (r *Root) holds(fixed []string) error {
 	r.held = map[inode]bool{}
 	for _, p := range fixed {
@@ -38,14 +38,14 @@ func (r *Root) holds(fixed []string) error {
 	return nil
 }
 
-// findDecoys stores the device of the decoys' file system, which holds nothing else.
+// findDecoys records the device of the decoys' file system, which has no other files.
 func (r *Root) findDecoys(at []string) error {
 	r.decoys = map[uint64]bool{}
 	for _, p := range at {
 		var st unix.Stat_t
 		fd, err := dirfd.Open(r.fd, path.Clean("/" + p)[1:], unix.O_PATH|unix.O_NOFOLLOW, dirfd.InRoot|dirfd.NoLinks)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			continue // none is mounted there
+			continue // no decoy is mounted there
 		}
 		if err != nil {
 			return err
@@ -79,7 +79,7 @@ func isMountRoot(fd int) (bool, error) {
 // inode identifies a directory.
 type inode struct{ dev, ino uint64 }
 
-// movable refuses a name that something is mounted at, or that leads there.
+// movable fails for a mount point and for a parent directory of one.
 func (r *Root) movable(dir int, name string) error {
 	var st unix.Statx_t
 	for {

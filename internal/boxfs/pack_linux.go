@@ -18,24 +18,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Item is a file to put into an archive.
+// Item is a file to add to an archive.
 type Item struct {
-	Name     string // relative, no trailing slash; "." is the top
+	Name     string // relative, without a trailing slash; "." is the top directory
 	Mode     uint32 // as in stat(2), with the type bits
 	UID, GID uint32 // as seen inside
 	Size     int64
 	Mtime    time.Time
 	Target   string            // of a symbolic link
-	Same     FileID            // with Links > 1, identifies the file that its names share
-	Links    uint64            // how many names it has
-	Xattrs   map[string][]byte // Add writes only user.*, and none of Coppice's
+	Same     FileID            // if Links > 1, identifies the file that its names share
+	Links    uint64            // number of hard links
+	Xattrs   map[string][]byte // Add writes only user.*, without Coppice's own
 }
 
 // FileID identifies a file.
 type FileID struct{ Dev, Ino uint64 }
 
-// maxSame is how many files with several names a Packer remembers; later ones are
-// put in once for each name.
+// maxSame is the maximum number of files with several links that a Packer remembers. Other files are added once for
+// each link.
 const maxSame = 1 << 20
 
 // Packer writes an archive in the format PAX. It is not safe for concurrent use.
@@ -50,10 +50,10 @@ func NewPacker(w io.Writer) *Packer { return &Packer{tar.NewWriter(w), map[FileI
 // Close ends the archive. It does not close the underlying writer.
 func (p *Packer) Close() error { return p.tw.Close() }
 
-// Add adds an item. It calls open for a regular file; a file that is shorter by then is padded with zeros, a
-// longer one truncated. It skips sockets and devices.
+// Add adds an item. It calls open for a regular file. If the file is shorter by then, it is padded with zeros, and if
+// it is longer, truncated. Add skips sockets and devices.
 //
-// A name beyond limit.ArchiveName is TooLarge: an archive with one could not be unpacked again, and the total
+// A name longer than limit.ArchiveName is TooLarge: an archive with one could not be unpacked again, and the total
 // length of the names of nested directories grows with the square of their number.
 func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, error)) error {
 	if len(it.Name) > limit.ArchiveName {
@@ -110,14 +110,14 @@ func (p *Packer) Add(ctx context.Context, it Item, open func() (io.ReadCloser, e
 
 const xattrRecord = "SCHILY.xattr."
 
-// wanted reports whether an extended attribute is packed: only those of users. PAX cannot represent a name
+// wanted reports whether an extended attribute is packed: only attributes of users are. PAX cannot represent a name
 // with "=".
 func wanted(name string) bool {
 	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.") &&
 		!strings.HasPrefix(name, "user.coppice.") && !strings.ContainsAny(name, "=\x00")
 }
 
-// exactly copies size bytes, and zeros where there are fewer.
+// exactly copies size bytes, padded with zeros at EOF.
 func exactly(ctx context.Context, w io.Writer, r io.Reader, size int64) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
@@ -146,9 +146,9 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// TarTo writes an archive of the directory at p, with names relative to it, or of the single file at p, under
-// its own name. Links are packed as links. It skips the kernel's file systems, sockets and devices, and may
-// skip entries that are removed meanwhile.
+// TarTo writes an archive of the directory at p, with names relative to it, or of the single file at p, under its own
+// name. Links are packed as links. It skips file systems of the kernel, sockets and devices, and may skip entries
+// that are removed meanwhile.
 func (r *Root) TarTo(ctx context.Context, p string, w io.Writer) error {
 	pk := NewPacker(w)
 	err := r.do("pack", p, func() error {
@@ -173,7 +173,7 @@ func (r *Root) TarTo(ctx context.Context, p string, w io.Writer) error {
 	return pk.Close()
 }
 
-// packOne packs the file that p leads to.
+// packOne packs the file that p resolves to.
 func (r *Root) packOne(ctx context.Context, pk *Packer, p string) error {
 	fd, err := r.open(p, unix.O_PATH)
 	if err != nil {
@@ -241,7 +241,7 @@ func (r *Root) packOpen(ctx context.Context, pk *Packer, fd int, it Item) error 
 			return nil
 		}
 		it = r.item(it.Name, &st)
-		if f, err := reopen(fd, unix.O_RDONLY|unix.O_DIRECTORY); err == nil { // else it may not be read: it goes in empty
+		if f, err := reopen(fd, unix.O_RDONLY|unix.O_DIRECTORY); err == nil { // else not readable: packed empty
 			it.Xattrs = attributes(f)
 			unix.Close(f)
 		}
@@ -257,7 +257,7 @@ func (r *Root) packOpen(ctx context.Context, pk *Packer, fd int, it Item) error 
 	return pk.Add(ctx, it, func() (io.ReadCloser, error) { return reader(f), nil })
 }
 
-// skip ignores the error for an entry that is gone, or was replaced.
+// skip ignores the error for an entry that was removed or replaced.
 func skip(err error) error {
 	if gone(err) || errors.Is(err, errKernel) || fault.Is(err, fault.Invalid) || errors.Is(err, unix.ESTALE) ||
 		errors.Is(err, unix.EINVAL) {
@@ -274,7 +274,7 @@ func (r *Root) item(name string, st *unix.Stat_t) Item {
 	}
 }
 
-// reader reads a descriptor that stays its owner's.
+// reader reads from a descriptor that it does not own.
 type reader int
 
 func (r reader) Read(b []byte) (int, error) {

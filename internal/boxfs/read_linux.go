@@ -44,7 +44,7 @@ func (r *Root) ReadFile(p string) (*File, error) {
 	return f, err
 }
 
-// openRegular opens the regular file that fd is of for reading.
+// openRegular opens the regular file that fd refers to for reading.
 func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 	var was unix.Stat_t
 	if err := unix.Fstat(fd, &was); err != nil {
@@ -65,7 +65,7 @@ func (r *Root) openRegular(fd int, st *unix.Stat_t) (int, error) {
 		err = unix.ESTALE
 	}
 	if err == nil {
-		err = unix.SetNonblock(got, false) // it was opened non-blocking in case it was not a file
+		err = unix.SetNonblock(got, false) // it was opened non-blocking in case it was replaced
 	}
 	if err != nil {
 		unix.Close(got)
@@ -83,7 +83,7 @@ func notRegular(st *unix.Stat_t) error {
 		WithHint("only regular files can be opened from outside the sandbox")
 }
 
-// Stat describes the file at p; with follow, the target of a link there.
+// Stat describes the file at p; with follow, the target of a link at p.
 func (r *Root) Stat(p string, follow bool) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	err := r.do("stat", p, func() error {

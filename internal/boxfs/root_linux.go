@@ -18,23 +18,23 @@ import (
 
 // Options configure a Root.
 type Options struct {
-	// Dir is the root, which the Root owns and closes. O_PATH is enough.
+	// Dir is the root, which the Root owns and closes. O_PATH is sufficient.
 	Dir  *os.File
 	User User
-	// Renames is held while a name is removed or changes its file: so nothing that its holder has seen is
-	// removed through a Root, and no file is between two names. It is also held from the comparison with
+	// Renames is held while a name is removed or replaced. So while another holder lists files, a Root neither
+	// removes what the holder has seen nor moves a file past it. It is also held from the comparison with
 	// WriteOptions.Match to the rename. Roots of the same directory share one. If nil, the Root uses its own.
 	Renames sync.Locker
-	// Watches is shared by all Roots of the same directory; nil makes a separate one.
+	// Watches is shared by all Roots of the same directory; nil creates a separate one.
 	Watches *Watches
-	// Fixed are the paths, without links, at which the box's policy has mounts. Neither they nor their parent
-	// directories are renamed, replaced or removed.
+	// Fixed are the paths, without links, of the policy's mounts. Neither they nor their parent directories are
+	// renamed, replaced or removed.
 	Fixed []string
-	// Decoys are those of Fixed, without links, that a Root must not show: files on their file system are
-	// neither opened nor listed.
+	// Decoys are the paths of Fixed, without links, that a Root must not show: files on their file system are neither
+	// opened nor listed.
 	Decoys []string
-	// Unseen are directories, without links, in the sandbox's own memory: their content cannot be reached
-	// from outside, and Dir has empty file systems there.
+	// Unseen are directories, without links, on memory file systems of the sandbox: their content cannot be reached
+	// from outside, where Dir has empty file systems.
 	Unseen []string
 	// Limits bound a single call; the zero value means DefaultLimits.
 	Limits Limits
@@ -42,17 +42,17 @@ type Options struct {
 
 // Limits bound a single call.
 type Limits struct {
-	List    int   // entries of List
-	Entries int64 // of an archive
-	Bytes   int64 // of the files of an archive
-	Watches int   // directories of one Watch
+	List    int   // entries in a result of List
+	Entries int64 // entries of an archive
+	Bytes   int64 // total size of the files of an archive
+	Watches int   // watched directories of one Watch
 }
 
 // DefaultLimits are used if Options has no Limits.
 var DefaultLimits = Limits{List: limit.ListEntries, Entries: limit.UnpackEntries, Bytes: 256 << 30, Watches: 8192}
 
-// Root gives access to the files beneath a directory. Its methods are safe for concurrent use; their errors
-// have a fault.Kind. Create one with New.
+// Root gives access to the files in a directory. Its methods are safe for concurrent use; their errors have a
+// fault.Kind. Create one with New.
 type Root struct {
 	dir     *os.File
 	fd      int
@@ -61,13 +61,13 @@ type Root struct {
 	renames sync.Locker
 	watches *Watches
 	limits  Limits
-	dev     uint64          // of the root directory
-	kind    int64           // of its file system
-	kernels map[uint64]bool // devices of file systems that are the kernel's
-	held    map[inode]bool  // directories that lead to Options.Fixed
+	dev     uint64          // device of the root directory
+	kind    int64           // type of its file system
+	kernels map[uint64]bool // devices of file systems of the kernel
+	held    map[inode]bool  // parent directories of Options.Fixed
 	decoys  map[uint64]bool // devices of Options.Decoys
 	unseen  []string        // Options.Unseen
-	covers  map[uint64]bool // devices of the mounts at fixed places
+	covers  map[uint64]bool // devices of the mounts at Options.Unseen
 }
 
 // New returns a Root. If it fails, opt.Dir remains the caller's.
@@ -124,14 +124,14 @@ func (l Limits) or(d Limits) Limits {
 	return l
 }
 
-// Close closes the root. Files that were opened through it stay open.
+// Close closes the root. Files that were opened through it remain open.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// kernelPlaces are where the kernel's file systems are mounted, some of which have the same type as the one
-// at /tmp.
+// kernelPlaces are the mount points of file systems of the kernel, some of which have the same type as the one at
+// /tmp.
 var kernelPlaces = []string{"/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue"}
 
-// findMounted adds the devices of the mounts at places that processes inside cannot move.
+// findMounted adds the devices of the mounts at places, which processes inside cannot move.
 func (r *Root) findMounted(devs map[uint64]bool, places []string) error {
 	for _, name := range places {
 		name = strings.TrimLeft(name, "/")
@@ -156,7 +156,7 @@ func (r *Root) findMounted(devs map[uint64]bool, places []string) error {
 	return nil
 }
 
-// ordinary are the file systems that hold files of people.
+// ordinary are the types of file systems with files of users.
 var ordinary = map[int64]bool{
 	unix.OVERLAYFS_SUPER_MAGIC: true,
 	unix.TMPFS_MAGIC:           true,
@@ -200,8 +200,8 @@ func errUnseen(what string) error {
 		WithHint("use a command in the sandbox, or another directory: coppice exec NAME -- ls DIRECTORY")
 }
 
-// seen refuses a path in Options.Unseen. One that leads there by a link is refused by admit
-// where something is opened, and else not found.
+// seen refuses a path in Options.Unseen. A path that leads there through a link is refused by admit if something is
+// opened, and otherwise not found.
 func (r *Root) seen(p string) error {
 	p = path.Clean("/" + p)
 	for _, at := range r.unseen {
@@ -222,13 +222,12 @@ func fstatfs(fd int, fs *unix.Statfs_t) error {
 	}
 }
 
-// open opens p beneath the root. With O_NOFOLLOW in flags it opens a link in the last component itself.
+// open opens p in the root. With O_NOFOLLOW in flags it opens a link in the last component itself.
 func (r *Root) open(p string, flags int) (int, error) {
 	return dirfd.OpenLong(r.fd, cmp.Or(strings.TrimLeft(p, "/"), "."), flags, dirfd.InRoot)
 }
 
-// reopen opens the very file that fd, of O_PATH, is of. It must be a directory or
-// a regular file.
+// reopen opens exactly the file that the O_PATH descriptor fd refers to. It must be a directory or a regular file.
 func reopen(fd, flags int) (int, error) {
 	for {
 		got, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -246,7 +245,7 @@ type place struct {
 
 func (p place) close() { unix.Close(p.dir) }
 
-// parent opens the directory that p's last name is in.
+// parent opens the parent directory of p.
 func (r *Root) parent(p string) (place, error) {
 	dir, name, err := splitPath(p)
 	if err != nil {
@@ -263,8 +262,7 @@ func (r *Root) parent(p string) (place, error) {
 	return place{fd, name}, nil
 }
 
-// splitPath takes the last name off a path; one that names no entry of a directory
-// is refused.
+// splitPath splits off the last component of a path. It refuses a path that does not end in a name.
 func splitPath(p string) (dir, name string, err error) {
 	dir, name = path.Split(strings.TrimRight(p, "/"))
 	if name == "" || name == "." || name == ".." {
@@ -289,7 +287,7 @@ func (r *Root) valid(p string) error {
 	return r.seen(p)
 }
 
-// errIs wraps an error of the system in a fault of the kind that fits it.
+// errIs converts a system error to a fault of the appropriate kind.
 func errIs(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

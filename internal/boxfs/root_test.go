@@ -23,8 +23,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// The suite runs as an ordinary user: whatever a bug lets out of the root, it can
-// harm nothing. What needs real root says so, and runs beside it.
+// asUser is set when the suite runs as an unprivileged user, so that files outside of the root that a bug exposes are
+// not damaged. Tests that need real root run in addition.
 const asUser = "COPPICE_TEST_AS_USER"
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ func fuzzing() bool {
 	})
 }
 
-// ordinaryUser skips where a bug would do harm.
+// ordinaryUser skips a test as root, where a bug could do damage.
 func ordinaryUser(t testing.TB) {
 	t.Helper()
 	if os.Getuid() == 0 {
@@ -71,7 +71,7 @@ type world struct {
 	*Root
 	t    testing.TB
 	dir  string
-	base string // dir's parent, which nothing may change
+	base string // parent of dir, in which nothing may change
 }
 
 func newWorld(t testing.TB, change ...func(*Options)) world {
@@ -140,7 +140,7 @@ func (w world) kind(err error, want fault.Kind) {
 	}
 }
 
-// untouched: nothing beside the root was changed.
+// untouched verifies that nothing beside the root was changed.
 func (w world) untouched() {
 	w.t.Helper()
 	list, err := os.ReadDir(w.base)
@@ -163,7 +163,7 @@ func TestFiles_WriteReadList(t *testing.T) {
 	}
 	w.write("bin/x", "again")
 	if info, err = w.Stat("bin/x", false); err != nil || info.Mode != 0o750 || info.UID != uint32(os.Getuid()) {
-		t.Errorf("%+v, %v: the setuid bit is lost and the mode kept", info, err)
+		t.Errorf("%+v, %v: want the mode without the setuid bit", info, err)
 	}
 	must(t, os.Symlink("src/deep", w.dir+"/link"))
 	list, err := w.List(t.Context(), "/", 1)
@@ -190,7 +190,7 @@ func TestFiles_WriteReadList(t *testing.T) {
 	w.kind(w.Remove(t.Context(), "a", true), fault.NotFound)
 	must(t, w.Remove(t.Context(), "link", true))
 	if _, err := os.Stat(w.dir + "/src/deep"); err != nil {
-		t.Error("a link was followed by remove")
+		t.Error("Remove followed a link")
 	}
 	if left, _ := filepath.Glob(w.dir + "/*/" + scratch + "*"); left != nil {
 		t.Errorf("%q are left", left)
@@ -250,7 +250,7 @@ func TestLinks_StayBelowRoot(t *testing.T) {
 			t.Errorf("%s reads %q", p, got)
 		}
 	}
-	w.write("up", "in") // made inside, where the link leads to there
+	w.write("up", "in") // creates the target of the link inside
 	w.is("secret", "in")
 	w.write("d/up", "in again")
 	w.is("secret", "in again")
@@ -266,8 +266,8 @@ func TestLinks_StayBelowRoot(t *testing.T) {
 	w.untouched()
 }
 
-// TestDotDot_CreatesNothingAboveRoot uses paths that would lead outside if ".." after a
-// component that does not exist yet were resolved literally.
+// TestDotDot_CreatesNothingAboveRoot uses paths that would lead outside if ".." after a missing component were
+// resolved literally.
 func TestDotDot_CreatesNothingAboveRoot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -341,7 +341,7 @@ func TestOpen_RefusesSpecialFiles(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		t.Fatal("something was opened that blocks")
+		t.Fatal("an open blocks")
 	}
 }
 
@@ -354,14 +354,14 @@ func TestKernelFilesystems_AreRefused(t *testing.T) {
 	for _, p := range []string{"/proc/version", "/proc/self/status", "/sys/kernel/notes", "/dev/null", "/dev/shm", "/proc",
 		"/dev/fd/0", "/proc/self/root/etc/passwd", "/proc/1/root"} {
 		if _, err := r.Stat(p, true); err == nil {
-			t.Errorf("%s is let in", p)
+			t.Errorf("Stat of %s succeeded", p)
 		}
 		if f, err := r.ReadFile(p); err == nil {
 			f.Close()
-			t.Errorf("%s is read", p)
+			t.Errorf("ReadFile of %s succeeded", p)
 		}
 		if _, err := r.List(t.Context(), p, 1); err == nil {
-			t.Errorf("%s is listed", p)
+			t.Errorf("List of %s succeeded", p)
 		}
 	}
 	if _, err := r.Stat("/etc/passwd", true); err != nil {
@@ -409,7 +409,7 @@ func TestTreesOfAnyDepth(t *testing.T) {
 	_, err = w.List(t.Context(), "t", -1) // 100 MB of names
 	w.kind(err, fault.TooLarge)
 	var b bytes.Buffer
-	low := 2 * 8000 // bytes of the path above what is packed
+	low := 2 * 8000 // bytes of the path above the packed directory
 	must(t, w.TarTo(t.Context(), "t/"+deep[:low], &b))
 	if res, err := w.TarFrom(t.Context(), "t/"+deep[:low]+"u", &b); err != nil || len(res.LeftOut) > 0 {
 		t.Fatal(res, err)
@@ -449,11 +449,11 @@ func TestWriteFile_ChecksETag(t *testing.T) {
 	must(t, err)
 	_, err = put("3", wire.WriteOptions{Match: one.ETag})
 	w.kind(err, fault.Conflict)
-	must(t, os.WriteFile(w.dir+"/f", []byte("4"), 0o644)) // same size, another time
+	must(t, os.WriteFile(w.dir+"/f", []byte("4"), 0o644)) // same size, but another time
 	_, err = put("5", wire.WriteOptions{Match: two.ETag})
 	w.kind(err, fault.Conflict)
 	w.is("f", "4")
-	// Of many that saw the same, one wins.
+	// Of several writers with the same ETag, one succeeds.
 	now, err := w.Stat("f", false)
 	must(t, err)
 	won := make(chan bool)
@@ -470,7 +470,7 @@ func TestWriteFile_ChecksETag(t *testing.T) {
 		}
 	}
 	if n != 1 {
-		t.Errorf("%d writers won", n)
+		t.Errorf("%d writers succeeded, want 1", n)
 	}
 }
 
@@ -495,12 +495,12 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
 
-// TestSwappedDirectories replaces a directory by a link to the outside, again and again, while files are
-// written to and removed from it.
+// TestSwappedDirectories repeatedly replaces a directory with a link to the outside, while files are written to and
+// removed from it.
 func TestSwappedDirectories(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	out := filepath.Join(w.base, "root", "..") // where a leak would be seen
+	out := filepath.Join(w.base, "root", "..") // where a leak would be visible
 	must(t, os.MkdirAll(w.dir+"/d/e", 0o755))
 	must(t, os.Symlink(w.base, w.dir+"/link"))
 	must(t, os.Symlink("..", w.dir+"/dots"))
@@ -591,13 +591,13 @@ func TestFiles_ObeyUserPermissions(t *testing.T) {
 		}
 	}
 	if os.Getuid() != 0 || os.WriteFile(base+"/after", nil, 0o600) != nil {
-		t.Error("we are not who we were")
+		t.Error("the identity of the process changed")
 	}
 	must(t, unix.Lstat(base+"/after", &st))
 	if st.Uid != 0 {
-		t.Errorf("afterwards files are made as %d", st.Uid)
+		t.Errorf("afterwards files are created with uid %d", st.Uid)
 	}
-	// Root of the sandbox may do more, and owns what it makes.
+	// Root of the sandbox may do more, and owns the files that it creates.
 	u.UID, u.GID = 0, 0
 	r0, err := New(Options{Dir: open(t, base), User: u})
 	must(t, err)

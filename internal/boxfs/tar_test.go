@@ -108,7 +108,7 @@ func TestHostileArchives(t *testing.T) {
 	if n, _ := unix.Listxattr(w.dir+"/in/x", nil); n != len("user.a")+1 {
 		t.Errorf("attributes of %d bytes", n)
 	}
-	// Links that were there before are the user's own, and stay.
+	// Existing links belong to the user, and are kept.
 	if _, err := w.TarFrom(t.Context(), "/",
 		packed(t, entry{name: "conf", kind: tar.TypeDir}, entry{name: "conf/new", body: "n"})); err != nil {
 		t.Error(err)
@@ -120,13 +120,13 @@ func TestTar_RoundTrips(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("a/f", strings.Repeat("content ", 100_000))
-	w.write("a/.wh.f", "marks nothing here") // it does in a layer
+	w.write("a/.wh.f", "marks nothing here") // a whiteout in an OCI layer
 	w.write("a/.wh..wh..opq", "")
 	must(t, os.Link(w.dir+"/a/f", w.dir+"/a/g"))
 	must(t, os.Symlink("/nowhere\xff", w.dir+"/a/l"))
 	must(t, os.Mkdir(w.dir+"/a/empty", 0o711))
 	must(t, unix.Mkfifo(w.dir+"/a/p", 0o640))
-	must(t, os.Truncate(w.dir+"/a/f", 3<<20)) // a hole
+	must(t, os.Truncate(w.dir+"/a/f", 3<<20)) // with a hole
 	must(t, unix.Setxattr(w.dir+"/a/f", "user.tag", []byte("\x00v"), 0))
 	old := []unix.Timespec{{Sec: -86400 * 365 * 10, Nsec: 5}, {Sec: -86400 * 365 * 10, Nsec: 5}}
 	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, w.dir+"/a/empty", old, 0))
@@ -180,7 +180,7 @@ func summary(t *testing.T, b *bytes.Buffer) string {
 		must(t, err)
 		when := h.ModTime.UnixMicro()
 		if h.Name == "./" {
-			when = 0 // it was made, and filled
+			when = 0 // it was just created
 		}
 		fmt.Fprintf(&s, "%s %c %o %d %q %q %d %x\n", h.Name, h.Typeflag, h.Mode, when, h.Linkname,
 			h.PAXRecords[xattrRecord+"user.tag"], len(body), body[:min(len(body), 8)])
@@ -245,8 +245,8 @@ func TestTarFrom_RefusesNamesBeyondPathMax(t *testing.T) {
 	w.kind(err, fault.TooLarge)
 }
 
-// A tree that nothing could unpack again is not packed: its names grow with the square of
-// its depth.
+// TestTarTo_RefusesPathsBeyondPathMax checks that a tree that could not be unpacked again is not packed: the total
+// length of its names grows with the square of its depth.
 func TestTarTo_RefusesPathsBeyondPathMax(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -311,8 +311,8 @@ func FuzzNotices(f *testing.F) {
 	})
 }
 
-// zstdFrame is a frame with one block, which is not compressed, and a window of
-// 2^(10+exponent)*(1+mantissa/8) bytes (RFC 8878, 3.1.1.1.2).
+// zstdFrame returns a frame with one uncompressed block and a window of 2^(10+exponent)*(1+mantissa/8) bytes (RFC
+// 8878, 3.1.1.1.2).
 func zstdFrame(exponent, mantissa byte, content []byte) []byte {
 	const last = 1
 	out := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, exponent<<3 | mantissa}
@@ -326,7 +326,7 @@ func TestTarFrom_RefusesAWindowBeyondItsLimit(t *testing.T) {
 	must(t, err)
 	exponent := byte(bits.TrailingZeros(limit.UnpackWindow) - 10)
 	if _, err := w.TarFrom(t.Context(), "at", bytes.NewReader(zstdFrame(exponent, 0, content))); err != nil {
-		t.Errorf("a window of the limit: %v", err)
+		t.Errorf("a window at the limit: %v", err)
 	}
 	_, err = w.TarFrom(t.Context(), "beyond", bytes.NewReader(zstdFrame(exponent, 1, content)))
 	if !fault.Is(err, fault.Invalid) {

@@ -19,14 +19,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// keptCost is the memory that a directory or link takes besides its name, in bytes.
+// keptCost is the memory per remembered directory or link in addition to its name, in bytes.
 const keptCost = 128
 
-// TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the directory at p, which it
-// creates if missing. Unpacked files belong to the user, without setuid and setgid bits. Names are relative
-// to p. It skips and reports entries that would be outside of p, entries below a link that the archive itself
-// contains, and devices. A file replaces an existing one of its name unless that is a directory. An existing
-// directory is kept, also one behind a link.
+// TarFrom unpacks an archive, tar or tar compressed with gzip, zstd or xz, into the directory at p, which it creates
+// if missing. Unpacked files belong to the user, without setuid and setgid bits. Names are relative to p. It skips
+// and reports entries that would be outside of p, entries below a link that the archive itself contains, and devices.
+// A file replaces an existing one of its name unless that is a directory. An existing directory is kept, also one
+// behind a link.
 //
 // After an error, entries that were unpacked before it remain.
 func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.UnpackResult, error) {
@@ -50,21 +50,21 @@ func (r *Root) TarFrom(ctx context.Context, p string, src io.Reader) (wire.Unpac
 	return u.res, errIs(err, "unpack into %q", p)
 }
 
-// unpack is one TarFrom.
+// unpack is one call of TarFrom.
 type unpack struct {
 	r    *Root
 	ctx  context.Context
-	base string // of the root; "" is the root itself
+	base string // directory in the root; "" is the root itself
 	res  wire.UnpackResult
 
-	links  map[string]bool // links that the archive made, by name
+	links  map[string]bool // links from the archive, by name
 	dirs   []pending
-	kept   int    // bytes that links and dirs take
-	at     string // the directory, below base, that parent is open at
-	parent int    // O_PATH; -1: none
+	kept   int    // memory of links and dirs in bytes
+	at     string // path of parent, relative to base
+	parent int    // O_PATH descriptor of the last entered directory; -1: none
 }
 
-// pending is a directory that gets its mode and time in the end.
+// pending is a directory that gets its mode and time at the end.
 type pending struct {
 	name  string
 	mode  uint32
@@ -99,7 +99,7 @@ func (u *unpack) all(tr *tar.Reader) error {
 	}
 }
 
-// note puts an entry that was left out or changed into the report.
+// note adds an entry that was skipped or changed to the report.
 func (u *unpack) note(name, format string, args ...any) {
 	switch n := len(u.res.LeftOut); {
 	case n < limit.UnpackReports:
@@ -111,7 +111,7 @@ func (u *unpack) note(name, format string, args ...any) {
 
 func (u *unpack) entry(h *tar.Header, src io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
-		return nil // as git archive writes
+		return nil // git archive writes one
 	}
 	if err := archive.Fits(h.Name); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (u *unpack) noDir(h *tar.Header) {
 	u.note(h.Name, "left out: its parent is not a directory")
 }
 
-// behindLink reports whether a directory is reached by a link of the archive.
+// behindLink reports whether a link of the archive is in the path of a directory.
 func (u *unpack) behindLink(parts []string) bool {
 	if len(u.links) == 0 {
 		return false
@@ -190,10 +190,10 @@ func (u *unpack) leave() {
 	u.parent = -1
 }
 
-// path is where the parts of a name are, from the root.
+// path returns the path of a name in the root.
 func (u *unpack) path(parts []string) string { return u.base + "/" + strings.Join(parts, "/") }
 
-// enter opens a directory, and makes missing ones on the way.
+// enter opens a directory, and creates its missing parents.
 func (u *unpack) enter(parts []string) (ok bool, err error) {
 	name := strings.Join(parts, "/")
 	if u.parent >= 0 && u.at == name {
@@ -223,8 +223,7 @@ func (u *unpack) enter(parts []string) (ok bool, err error) {
 	return true, nil
 }
 
-// down goes from the directory that is open to one below it, where no link is on
-// the way: an archive goes down step by step.
+// down enters a directory below the open one, if no link is in between: archives list directories level by level.
 func (u *unpack) down(name string) bool {
 	if u.parent < 0 || u.at != "" && !strings.HasPrefix(name, u.at+"/") {
 		return false
@@ -268,7 +267,7 @@ func (u *unpack) dir(h *tar.Header, parts []string, name string) error {
 	err := unix.Mkdirat(u.parent, name, 0o755)
 	if errors.Is(err, unix.EEXIST) {
 		fd, oerr := u.r.open(u.path(parts), unix.O_PATH|unix.O_DIRECTORY)
-		if oerr == nil { // also through a link, which stays
+		if oerr == nil { // also through a link, which is kept
 			unix.Close(fd)
 			return nil
 		}
@@ -351,7 +350,7 @@ func touch(fd int, at unix.Timespec) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), []unix.Timespec{at, at}, 0)
 }
 
-// content writes a file; blocks of zeros become holes, so that a sparse file stays sparse.
+// content writes a file. Blocks of zeros become holes, so that a sparse file stays sparse.
 func (u *unpack) content(fd int, size int64, src io.Reader) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
@@ -399,7 +398,7 @@ func (u *unpack) symlink(h *tar.Header, parts []string, name string) error {
 	return u.stamp(h, name)
 }
 
-// made remembers a link that the archive holds. None may be forgotten.
+// made remembers a link from the archive. It fails at the limit, since no link may be forgotten.
 func (u *unpack) made(parts []string) error {
 	at := strings.Join(parts, "/")
 	if u.kept += len(at) + keptCost; u.kept > limit.ArchiveKept {
@@ -409,7 +408,7 @@ func (u *unpack) made(parts []string) error {
 	return nil
 }
 
-// stamp sets the time of an entry that is not opened.
+// stamp sets the time of an entry without opening it.
 func (u *unpack) stamp(h *tar.Header, name string) error {
 	at := unix.NsecToTimespec(h.ModTime.UnixNano())
 	return unix.UtimesNanoAt(u.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
@@ -445,7 +444,7 @@ func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 		return nil
 	}
 	if here, err := dirfd.Lstat(u.parent, name); err == nil && here.Ino == st.Ino && here.Dev == st.Dev {
-		return nil // itself
+		return nil // the same file
 	}
 	if ok, err := u.clear(h, parts, name); err != nil || !ok {
 		return err
@@ -459,7 +458,7 @@ func (u *unpack) hardlink(h *tar.Header, parts []string, name string) error {
 	return unix.Linkat(from.dir, from.name, u.parent, name, 0)
 }
 
-// setXattrs sets the attributes of users. It is not an error if the file system has none.
+// setXattrs sets the attributes of users. It is not an error if the file system does not support them.
 func (u *unpack) setXattrs(fd int, h *tar.Header) error {
 	for _, k := range sorted(h.PAXRecords) {
 		key, ok := strings.CutPrefix(k, xattrRecord)
@@ -483,8 +482,8 @@ func (u *unpack) setXattrs(fd int, h *tar.Header) error {
 	return nil
 }
 
-// finish sets times and modes of the directories that were made: those that close a
-// directory to the user in the end, the innermost first.
+// finish sets times and modes of the created directories. Modes that deny the user access to a directory are set
+// last, innermost directory first.
 func (u *unpack) finish() error {
 	var closing []pending
 	for _, d := range u.dirs {

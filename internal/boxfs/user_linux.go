@@ -20,7 +20,7 @@ type IDMap struct {
 	Size    uint32
 }
 
-// User is the user to act as. The ids are those seen beneath the root.
+// User is the user to act as. The IDs are those seen in the root.
 type User struct {
 	UID    uint32
 	GID    uint32
@@ -29,10 +29,10 @@ type User struct {
 	GIDs   []IDMap
 }
 
-// nobody is the id that represents unmapped ids.
+// nobody is the ID that represents unmapped IDs.
 const nobody = 65534
 
-// outside returns the id that this process knows an inside one by.
+// outside maps an inside ID to the one that this process sees.
 func outside(m []IDMap, id uint32) (uint32, bool) {
 	for _, l := range m {
 		if id >= l.Inside && id-l.Inside < l.Size {
@@ -52,11 +52,11 @@ func inside(m []IDMap, id uint32) uint32 {
 	return nobody
 }
 
-// The capabilities that a root user keeps: those of its own processes that concern files. They have no effect
-// beyond the root, since only files beneath it are opened.
+// rootCaps are the capabilities that a root user keeps: those of its own processes that concern files. They have no
+// effect outside the root, since only files in it are opened.
 const rootCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID
 
-// actor is a User with the ids that this process sees.
+// actor is a User with the IDs that this process sees.
 type actor struct {
 	uid, gid int
 	groups   []uint32
@@ -81,8 +81,8 @@ func (u User) actor() (actor, error) {
 	return a, nil
 }
 
-// act runs fn on a thread with the file-system ids, groups and capabilities of the user. If these cannot be
-// set, it does not run fn. Goroutines that fn starts act as this process.
+// act runs fn on a thread with the file-system IDs, groups and capabilities of the user. If these cannot be set, it
+// does not run fn. Goroutines that fn starts act as this process.
 func (a actor) act(fn func() error) error {
 	runtime.LockOSThread()
 	was, err := a.enter()
@@ -90,8 +90,7 @@ func (a actor) act(fn func() error) error {
 		err = fn()
 	}
 	if lerr := was.leave(); lerr != nil {
-		// The thread must do nothing else: it ends with this goroutine, since it
-		// stays locked.
+		// The thread must not be used for anything else. It stays locked, and so exits with this goroutine.
 		return errors.Join(err, lerr)
 	}
 	runtime.UnlockOSThread()
@@ -119,8 +118,8 @@ func (a actor) enter() (was before, err error) {
 		was.groups = append(was.groups, uint32(g))
 	}
 	was.known = true
-	// Where one id is mapped, setgroups(2) is denied for good, and the processes
-	// inside have kept these groups as well.
+	// If only one ID is mapped, setgroups(2) is permanently denied, and the processes inside have kept these groups
+	// as well.
 	same := a.uid == os.Geteuid() && a.gid == os.Getegid() && len(a.groups) == 0
 	if e := setgroups(a.groups); e != nil && (!errors.Is(e, unix.EPERM) || !same) {
 		return was, fault.Wrap(e, "set the user's groups")
@@ -150,12 +149,12 @@ func (was *before) leave() error {
 		}
 	}
 	if err == nil {
-		err = unix.Capset(&was.head, &was.caps[0]) // setfsuid(2) gives some as well
+		err = unix.Capset(&was.head, &was.caps[0]) // setfsuid(2) also sets some
 	}
 	return fault.Wrap(err, "restore the thread's identity")
 }
 
-// sameGroups is for where setgroups(2) is denied, and has changed nothing.
+// sameGroups checks that the groups are unchanged where setgroups(2) is denied.
 func (was *before) sameGroups() error {
 	now, err := unix.Getgroups()
 	if err != nil {
@@ -167,7 +166,7 @@ func (was *before) sameGroups() error {
 	return nil
 }
 
-// setgroups sets those of this thread alone.
+// setgroups sets the groups of only this thread.
 func setgroups(g []uint32) error {
 	var first unsafe.Pointer
 	if len(g) > 0 {
@@ -179,8 +178,8 @@ func setgroups(g []uint32) error {
 	return nil
 }
 
-// setFSIDs sets those of this thread. The results of the system calls are the ids
-// before, so they are made again to see.
+// setFSIDs sets the file-system IDs of this thread. The system calls return the previous IDs and report no errors, so
+// they are called again to check.
 func setFSIDs(uid, gid int) error {
 	_, _ = unix.SetfsgidRetGid(gid)
 	_, _ = unix.SetfsuidRetUid(uid)

@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// held is the depth to which a walk keeps each directory's descriptor. Below that it closes them on the way
-// down and returns by "..", so that a tree of any depth is walked with a bounded number of them.
+// held is the depth to which a walk keeps the descriptor of each directory open. Below it, descriptors are closed on
+// the way down and reopened through "..", so that a tree of any depth is walked with a bounded number of them.
 const held = 64
 
 // dir is a directory on a walk.
@@ -23,11 +23,11 @@ type dir struct {
 	fd    int
 	st    unix.Stat_t
 	depth int
-	// up and name locate the directory; where the walk began has neither. The path is
-	// joined on demand: if held, paths would take memory with the square of a tree's depth.
+	// up and name locate the directory; the start of the walk has neither. The path is joined on demand: stored paths
+	// would take memory that grows with the square of the depth.
 	up   *dir
 	name string
-	size int // bytes of the path
+	size int // length of the path in bytes
 }
 
 func (d *dir) close() {
@@ -37,7 +37,7 @@ func (d *dir) close() {
 	d.fd = -1
 }
 
-// at returns the path of an entry.
+// at returns the path of an entry, relative to the start of the walk.
 func (d *dir) at(name string) string {
 	n := d.sizeAt(name)
 	b := make([]byte, n)
@@ -53,7 +53,7 @@ func (d *dir) at(name string) string {
 	}
 }
 
-// sizeAt is the length of at.
+// sizeAt returns the length of at(name).
 func (d *dir) sizeAt(name string) int {
 	if d.up == nil {
 		return len(name)
@@ -61,8 +61,7 @@ func (d *dir) sizeAt(name string) int {
 	return d.size + 1 + len(name)
 }
 
-// sub opens a directory in d, never through a link, and only where the files are
-// not the kernel's.
+// sub opens a directory in d. It never follows a link, and refuses file systems of the kernel.
 func (r *Root) sub(d *dir, name string) (*dir, error) {
 	if d.depth >= limit.Depth {
 		return nil, fault.New(fault.TooLarge, "directories are nested more than %d deep", limit.Depth).
@@ -83,7 +82,7 @@ func (r *Root) sub(d *dir, name string) (*dir, error) {
 	return s, nil
 }
 
-// inside runs fn for a directory below d, and has d open again afterwards.
+// inside runs fn for a directory s in d, and ensures that d is open again afterwards.
 func (d *dir) inside(s *dir, fn func() error) error {
 	if d.depth < held {
 		return fn()
@@ -118,7 +117,7 @@ func (r *Root) start(p string) (*dir, error) {
 	return d, nil
 }
 
-// names reads the names in a directory, in order; most is how many it may have.
+// names returns the names in a directory, sorted. It fails if there are more than most.
 func (d *dir) names(ctx context.Context, most int) ([]string, error) {
 	r := dirfd.NewReader()
 	defer r.Close()
@@ -149,13 +148,13 @@ func tooMany(most int) error {
 		WithHint("list a subdirectory, or with less depth; or get it as an archive (files/tar)")
 }
 
-// gone reports that something was moved or removed since its name was read.
+// gone reports that an entry was moved or removed since its name was read.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// walk calls fn for each entry below d, parents before children, in order of names; fn returns whether to
-// descend into it. It skips entries that are removed meanwhile.
+// walk calls fn for each entry below d, parents before children, sorted by name; fn returns whether to descend into
+// the entry. walk skips entries that are removed meanwhile.
 func (r *Root) walk(
 	ctx context.Context, d *dir, most int, fn func(d *dir, name string, st *unix.Stat_t) (into bool, err error),
 ) error {
@@ -200,9 +199,9 @@ func (r *Root) walk(
 	return nil
 }
 
-// List lists the directory p, depth levels down: 0 means 1, a negative value all. Directories that the user
-// may not read, and those of the kernel, are listed without their content. It returns TooLarge if the result
-// exceeds a Listing.
+// List lists the directory p, depth levels down: 0 means 1, and a negative value means all. Directories that the user
+// may not read, and those of the kernel, are listed without their content. It returns TooLarge if the result exceeds
+// the bounds of a Listing.
 func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, error) {
 	if depth == 0 {
 		depth = 1
@@ -225,7 +224,7 @@ func (r *Root) List(ctx context.Context, p string, depth int) (wire.FileList, er
 			}
 			i := r.info(at, st)
 			if dirfd.IsLink(st) {
-				i.Target, _ = dirfd.Readlink(d.fd, name) // it may be gone
+				i.Target, _ = dirfd.Readlink(d.fd, name) // it may have been removed
 			}
 			return depth < 0 || d.depth+1 < depth, list.Add(i)
 		})
@@ -240,7 +239,7 @@ type Listing struct {
 	most, size int
 }
 
-// NewListing returns an empty list of at most that many entries.
+// NewListing returns an empty list of at most most entries.
 func NewListing(most int) *Listing {
 	return &Listing{FileList: wire.FileList{Files: []wire.FileInfo{}}, most: most}
 }

@@ -20,12 +20,12 @@ const watched = unix.IN_CREATE | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_
 	unix.IN_ATTRIB |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// Watch calls yield with changes of the files in the directory at p, or of the file at p, until ctx ends,
-// yield returns an error, or the watched file or directory is gone. With recursive, it also reports changes
-// in the directories below, including new ones. The first event has no kind: no later change is missed. If
-// too many changes happen at once, yield takes too long, or there are more directories than Limits.Watches,
-// an event says so. More than limit.Watchers of one sandbox, or limit.WatchersOfAll, at once are refused
-// (Unavailable). Only links in p are followed.
+// Watch calls yield with changes of the files in the directory at p, or of the file at p, until ctx ends, yield
+// returns an error, or the watched file or directory is removed. With recursive, it also reports changes in the
+// directories below, including new ones. The first event has no kind: no later change is missed. If too many changes
+// happen at once, yield takes too long, or there are more directories than Limits.Watches, an overflow event reports
+// it. It fails with Unavailable beyond limit.Watchers of one sandbox, or limit.WatchersOfAll. Only links in p are
+// followed.
 func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(wire.FileEvent) error) error {
 	if err := r.valid(p); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (r *Root) Watch(ctx context.Context, p string, recursive bool, yield func(w
 	return errIs(err, "watch %q", p)
 }
 
-// watcher is one Watch.
+// watcher is one call of Watch.
 type watcher struct {
 	r         *Root
 	ctx       context.Context
@@ -55,14 +55,14 @@ type watcher struct {
 	yield     func(wire.FileEvent) error
 	inbox     *inbox
 
-	base string         // where it began
-	at   map[int]string // where the watched directories are, by number
-	full bool           // an event has said that there are too many
+	base string         // path of the watched file or directory
+	at   map[int]string // paths of the watched files, by watch descriptor
+	full bool           // an event has reported that there are too many directories
 
-	moved *half // a name that something was moved from, and not yet to
+	moved *half // the source of a move whose target is not known yet
 }
 
-// half is the first half of a move.
+// half is the first half of a move: IN_MOVED_FROM.
 type half struct {
 	cookie uint32
 	path   string
@@ -71,7 +71,7 @@ type half struct {
 
 var errOver = errors.New("the watched file or directory was removed")
 
-// begin puts the first watches up.
+// begin adds the first watches.
 func (w *watcher) begin(p string) error {
 	fd, err := w.r.open(p, unix.O_PATH)
 	if err != nil {
@@ -115,8 +115,8 @@ func (w *watcher) add(fd int, at string) error {
 	return nil
 }
 
-// below watches the directories below p; with tell it also reports everything in them, because their creation
-// may have been missed.
+// below watches the directories below p. With tell it also reports everything in them, because their creation may
+// have been missed.
 func (w *watcher) below(p, base string, tell bool) error {
 	d, err := w.r.start(p)
 	if err != nil {
@@ -137,11 +137,11 @@ func (w *watcher) below(p, base string, tell bool) error {
 	})
 }
 
-// addIn watches a directory in d. It reports once that there are too many.
+// addIn watches a directory in d. It reports only once that there are too many.
 func (w *watcher) addIn(d *dir, name, at string) (bool, error) {
 	s, err := w.r.sub(d, name)
 	if err != nil {
-		return false, nil // gone, forbidden or the kernel's: it is not watched
+		return false, nil // removed, not readable, or of the kernel: not watched
 	}
 	defer s.close()
 	switch err := w.add(s.fd, at); {
@@ -192,7 +192,7 @@ func (w *watcher) run() error {
 	}
 }
 
-// wait returns when a notice has arrived, or when a move turns out to lead out of the watched directories.
+// wait returns when a notice has arrived, or when the moved file cannot be in a watched directory any more.
 func (w *watcher) wait() error {
 	var late <-chan time.Time
 	if w.moved != nil {
@@ -218,7 +218,7 @@ type notice struct {
 	name   string
 }
 
-// notices parses what was read from inotify.
+// notices parses the result of a read from inotify.
 func notices(b []byte) ([]notice, error) {
 	var out []notice
 	for len(b) > 0 {
@@ -287,18 +287,18 @@ func (w *watcher) event(n notice) error {
 	return nil
 }
 
-// nameless reports whether name is the kernel's for a file of O_TMPFILE that has no name yet.
+// nameless reports whether name is the one that the kernel reports for an O_TMPFILE file without a name.
 func nameless(name string) bool {
 	digits, ok := strings.CutPrefix(name, "#")
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
-// self reports changes of the watched directory itself; below the first one, the parent's watch has reported
+// self reports changes of the watched directory or file itself. For others than the base, the parent's watch reports
 // them.
 func (w *watcher) self(n notice, base string, dir bool) error {
 	switch {
 	case n.mask&unix.IN_MOVE_SELF != 0 && base == w.base:
-		return errOver // its present location is unknown
+		return errOver // its new path is unknown
 	case n.mask&unix.IN_CLOSE_WRITE != 0:
 		return w.tell(wire.FileWritten, base, dir)
 	case n.mask&unix.IN_ATTRIB != 0 && !dir:
@@ -307,7 +307,7 @@ func (w *watcher) self(n notice, base string, dir bool) error {
 	return nil
 }
 
-// grow watches a directory that is new.
+// grow watches a new directory.
 func (w *watcher) grow(at string) error {
 	return w.r.actor.act(func() error {
 		dirAt, name, err := splitPath(at)
@@ -316,7 +316,7 @@ func (w *watcher) grow(at string) error {
 		}
 		d, err := w.r.start("/" + dirAt)
 		if err != nil {
-			return nil // it is gone
+			return nil // removed meanwhile
 		}
 		defer d.close()
 		ok, err := w.addIn(d, name, at)
@@ -364,7 +364,7 @@ func (w *watcher) movedTo(at string, dir bool) error {
 	return w.yield(e)
 }
 
-// rename gives the watches at and below a directory their new places.
+// rename updates the paths of the watches at and below a directory.
 func (w *watcher) rename(from, to string) {
 	for n, at := range w.at {
 		if at == from || strings.HasPrefix(at, from+"/") {
@@ -373,7 +373,7 @@ func (w *watcher) rename(from, to string) {
 	}
 }
 
-// forget ends the watches at and below a directory.
+// forget removes the watches at and below a directory.
 func (w *watcher) forget(p string) {
 	for n, at := range w.at {
 		if at == p || strings.HasPrefix(at, p+"/") {

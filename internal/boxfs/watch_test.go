@@ -99,11 +99,11 @@ func TestWatch(t *testing.T) {
 	x.sees(t, "removed d/renamed", "created d/back", "created d/back/deep")
 	for _, s := range x.seen {
 		if strings.Contains(s, scratch) || strings.Contains(s, "#") {
-			t.Errorf("told of %q", s)
+			t.Errorf("reported %q", s)
 		}
 	}
 	if err := stop(); err == nil {
-		t.Error("a watch that was cancelled has no error")
+		t.Error("a cancelled watch returned no error")
 	}
 }
 
@@ -145,6 +145,6 @@ func TestWatch_EndsWhenDirectoryIsRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("it goes on")
+		t.Error("the watch did not end")
 	}
 }

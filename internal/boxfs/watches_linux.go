@@ -14,13 +14,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// Watches is shared by all watchers of one sandbox: one inotify instance, of which a user
-// usually has 128, and the bounds on how much is watched. The instance exists while there are
-// watchers. One goroutine reads it and passes its events to the watchers, and never blocks on
-// one. The zero value is ready to use, without the bound on all sandboxes. Its methods may be
-// called from several goroutines at once.
+// Watches is shared by all watchers of one sandbox. It has one inotify instance, of which a user usually may have
+// 128, and limits how much is watched. The instance exists while there are watchers. One goroutine reads it and
+// passes its events to the watchers, and never blocks on one. The zero value is ready to use, without the limit on
+// all sandboxes. Its methods are safe for concurrent use.
 type Watches struct {
-	// All counts the watchers of all sandboxes; nil counts none.
+	// All counts the watchers of all sandboxes; if nil, they are not counted.
 	All *WatchersOfAll
 
 	mu       sync.Mutex
@@ -28,13 +27,13 @@ type Watches struct {
 	in       *os.File                  // nil without watchers; guarded by mu
 	fd       int                       // of in; guarded by mu
 	at       map[int]map[*watcher]bool // watchers by watch descriptor; guarded by mu
-	read     chan struct{}             // closed when the reader of in has ended; guarded by mu
+	read     chan struct{}             // closed when the reader of in has exited; guarded by mu
 }
 
 // WatchersOfAll counts the watchers of several Watches.
 type WatchersOfAll struct{ n atomic.Int64 }
 
-// join adds w; the caller must call leave in the end.
+// join adds w; the caller must call leave afterwards.
 func (s *Watches) join(w *watcher) error {
 	many := func(n int, of string) error {
 		return fault.New(fault.Unavailable, "%d watchers %s are open already", n, of).
@@ -61,7 +60,7 @@ func (s *Watches) join(w *watcher) error {
 	return nil
 }
 
-// open makes the instance and begins to read it. s.mu is held.
+// open creates the instance and starts to read it. s.mu is held.
 func (s *Watches) open() error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -74,8 +73,7 @@ func (s *Watches) open() error {
 	return nil
 }
 
-// leave ends the watches of w. The last watcher closes the instance and waits for its
-// reader to end.
+// leave removes w and its watches. The last watcher closes the instance, and waits until its reader exits.
 func (s *Watches) leave(w *watcher) {
 	s.mu.Lock()
 	for n := range w.at {
@@ -115,18 +113,17 @@ func (s *Watches) add(w *watcher, fd int) (int, error) {
 	return n, nil
 }
 
-// remove ends one of the watches of w.
+// remove removes one of the watches of w.
 func (s *Watches) remove(w *watcher, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(w, n)
 }
 
-// drop ends one of the watches of w, and the kernel's if no other watcher needs it. s.mu is
-// held.
+// drop removes one of the watches of w, and the kernel's watch if no other watcher needs it. s.mu is held.
 func (s *Watches) drop(w *watcher, n int) {
 	if !s.at[n][w] {
-		return // the kernel has ended it
+		return // the kernel has removed it
 	}
 	delete(s.at[n], w)
 	if len(s.at[n]) == 0 {
@@ -153,7 +150,7 @@ func (s *Watches) run(in *os.File, read chan struct{}) {
 	}
 }
 
-// fail ends all watchers with an error, unless in was closed by the last one.
+// fail ends all watchers with an error, unless the last one closed in.
 func (s *Watches) fail(in *os.File, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +185,8 @@ func (s *Watches) hand(in *os.File, list []notice) {
 	}
 }
 
-// inbox holds the notices that a watcher has yet to handle, up to limit.WatchQueue. Further
-// ones are lost, and an overflow notice at the end says so. The end of a watch is never lost.
+// inbox has the notices that a watcher has not handled yet, at most limit.WatchQueue. Further ones are lost, and an
+// overflow notice after the others reports that. The end of a watch is never lost.
 type inbox struct {
 	wake chan struct{} // receives when there is something to take
 
@@ -242,6 +239,5 @@ func (b *inbox) take() ([]notice, error) {
 	return nil, b.err
 }
 
-// otherHalf is how long a watcher waits for the second half of a move: it comes at once, or
-// never.
+// otherHalf is how long a watcher waits for the second half of a move: it follows immediately or never.
 const otherHalf = 20 * time.Millisecond

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// instances counts the inotify instances of this process. Tests that ask are not
-// parallel, so that there are no others.
+// instances counts the inotify instances of this process. Tests that call it are not parallel, so that there are no
+// others.
 func instances(t *testing.T) (n int) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/fd/*")
@@ -32,7 +32,7 @@ func instances(t *testing.T) (n int) {
 	return n
 }
 
-// watcherOf is a watcher of a directory.
+// watcherOf is a watcher of the directory dir.
 type watcherOf struct {
 	*watching
 	stop func() error
@@ -69,7 +69,7 @@ func TestWatches_ShareOneInstance(t *testing.T) {
 		t.Errorf("%d watchers have %d instances", len(all), n)
 	}
 	must(t, os.WriteFile(w.dir+"/d/sub/f", nil, 0o644))
-	must(t, os.Rename(w.dir+"/d/sub", w.dir+"/e/sub")) // those of d let go of it, those of e take it up
+	must(t, os.Rename(w.dir+"/d/sub", w.dir+"/e/sub")) // the watchers of d remove the watch, and those of e add it
 	must(t, os.WriteFile(w.dir+"/e/sub/g", nil, 0o644))
 	for _, x := range all {
 		if x.dir == "d" {
@@ -80,19 +80,19 @@ func TestWatches_ShareOneInstance(t *testing.T) {
 	}
 	all[0].end(t)
 	must(t, os.WriteFile(w.dir+"/d/h", nil, 0o644))
-	all[2].sees(t, "created d/h") // the others go on
+	all[2].sees(t, "created d/h") // the others continue
 	for _, x := range all[1:] {
 		x.end(t)
 	}
 	if n := instances(t) - before; n != 0 {
-		t.Errorf("%d instances are left over", n)
+		t.Errorf("%d instances are left", n)
 	}
 	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > routines; runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, and %d before", runtime.NumGoroutine(), routines)
+			t.Fatalf("%d goroutines, want %d", runtime.NumGoroutine(), routines)
 		}
 	}
-	x, stop := w.watch("d", true) // there is an instance again when somebody comes
+	x, stop := w.watch("d", true) // a new watcher creates an instance again
 	must(t, os.WriteFile(w.dir+"/d/i", nil, 0o644))
 	x.sees(t, "created d/i")
 	if err := stop(); !fault.Is(err, fault.Cancelled) {
@@ -100,7 +100,7 @@ func TestWatches_ShareOneInstance(t *testing.T) {
 	}
 }
 
-// fill opens so many watchers, and returns what ends them.
+// fill starts n watchers, and returns a function that ends them.
 func (w world) fill(n int) (end func()) {
 	var stops []func() error
 	for range n {
@@ -120,7 +120,7 @@ func (w world) refusesOneMore() {
 	w.t.Helper()
 	err := w.Watch(w.t.Context(), ".", false, func(wire.FileEvent) error { return nil })
 	if !fault.Is(err, fault.Unavailable) || fault.HintOf(err) == "" {
-		w.t.Errorf("one more: %v, hint %q", err, fault.HintOf(err))
+		w.t.Errorf("a watcher beyond the limit: %v, hint %q", err, fault.HintOf(err))
 	}
 }
 
@@ -147,7 +147,7 @@ func TestWatches_BoundsTheWatchersOfAll(t *testing.T) {
 		end()
 	}
 	if n := all.n.Load(); n != 0 {
-		t.Errorf("%d watchers are left over", n)
+		t.Errorf("%d watchers are left", n)
 	}
 	last.fill(1)()
 }
@@ -162,7 +162,7 @@ func TestWatches_BoundsTheDirectories(t *testing.T) {
 	}
 	x, stop := w.watch("d", true)
 	x.mu.Lock()
-	// before the first event, which was waited for
+	// It precedes the first event, for which the test has waited.
 	if len(x.seen) != 1 || !strings.HasPrefix(x.seen[0], wire.FileOverflow) {
 		t.Errorf("%q", x.seen)
 	}
@@ -198,19 +198,19 @@ func TestWatches_SlowReaderDoesNotBlock(t *testing.T) {
 	}()
 	<-asleep
 	x, stop := w.watch("d", false)
-	const each = 2 // of creating, writing and closing an empty file
+	const each = 2 // events for creating, writing and closing an empty file
 	for i := range limit.WatchQueue/each + 1 {
 		name := fmt.Sprint("d/f", i)
 		must(t, os.WriteFile(filepath.Join(w.dir, name), nil, 0o644))
 		if i%256 == 0 {
-			x.sees(t, "written "+name) // so that the quick one is never behind
+			x.sees(t, "written "+name) // keeps the fast watcher from falling behind
 		}
 	}
 	x.sees(t, fmt.Sprint("written d/f", limit.WatchQueue/each))
 	x.mu.Lock()
 	for _, s := range x.seen {
 		if strings.HasPrefix(s, wire.FileOverflow) {
-			t.Error("the quick one has lost something")
+			t.Error("the fast watcher lost events")
 		}
 	}
 	x.mu.Unlock()

@@ -22,13 +22,12 @@ import (
 // scratch is the prefix of temporary files, which Watch does not report.
 const scratch = ".coppice-part-"
 
-// maxLinks is how many links are followed for the last name of a path, as in
-// open(2).
+// maxLinks is the maximum number of links that are followed in the last component of a path, as in open(2).
 const maxLinks = 40
 
-// WriteFile replaces the content of the file at p by src, completely or not at all: it writes a temporary
-// file beside it and renames that. It creates missing directories. A link in the last component is followed,
-// and its target replaced. Only regular files are replaced. Nothing is synced.
+// WriteFile replaces the content of the file at p with src, completely or not at all: it writes a temporary file
+// beside it and renames that. It creates missing directories. A link in the last component is followed, and its
+// target replaced. Only regular files are replaced. Nothing is synced.
 func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.WriteOptions) (wire.FileInfo, error) {
 	var info wire.FileInfo
 	if opt.Mode != nil && *opt.Mode&^0o7777 != 0 {
@@ -45,11 +44,11 @@ func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.
 	}
 	defer d.close()
 	defer func() {
-		if d.part != "" { // it has not become the file
+		if d.part != "" { // it was not renamed
 			_ = r.actor.act(func() error { return r.unlink(d.dir, d.part) }) // the first error is returned
 		}
 	}()
-	// The source belongs to this process: it is not read as the user.
+	// The source belongs to this process, so it is not read as the user.
 	if err := copyTo(ctx, d.fd, src); err != nil {
 		return info, errIs(err, "write %q", p)
 	}
@@ -64,8 +63,8 @@ func (r *Root) WriteFile(ctx context.Context, p string, src io.Reader, opt wire.
 type draft struct {
 	place
 	fd   int
-	part string      // its name meanwhile; "" while it has none
-	st   unix.Stat_t // in the end
+	part string      // its temporary name; "" while it has none
+	st   unix.Stat_t // after the write
 }
 
 func (d *draft) close() {
@@ -75,8 +74,8 @@ func (d *draft) close() {
 	d.place.close()
 }
 
-// draft opens a temporary file beside the one to be written. It has no name if the file system supports that,
-// so that it is invisible and a crash leaves nothing.
+// draft opens a temporary file beside the one to be written. It has no name if the file system supports that, so that
+// it is invisible and a crash leaves nothing behind.
 func (r *Root) draft(p string, opt wire.WriteOptions) (*draft, error) {
 	at, was, err := r.target(p)
 	if err != nil {
@@ -109,12 +108,12 @@ func openFlags(dir int, name string, flags int, mode uint32) (int, error) {
 
 func scratchName() string {
 	b := make([]byte, 8)
-	_, _ = rand.Read(b) // it never fails
+	_, _ = rand.Read(b) // never fails
 	return scratch + hex.EncodeToString(b)
 }
 
-// target resolves links in the last component of p, and makes the directories on the way. was is the existing
-// file, or nil.
+// target resolves links in the last component of p, and creates the parent directories. was is the existing file, or
+// nil.
 func (r *Root) target(p string) (at place, was *unix.Stat_t, err error) {
 	for range maxLinks {
 		dir, name, err := splitPath(p)
@@ -154,7 +153,7 @@ func (r *Root) target(p string) (at place, was *unix.Stat_t, err error) {
 	return at, nil, unix.ELOOP
 }
 
-// meets returns an error unless the existing file may be replaced.
+// meets fails unless the existing file may be replaced.
 func meets(was *unix.Stat_t, opt wire.WriteOptions) error {
 	switch {
 	case was == nil && opt.Match != "":
@@ -178,7 +177,7 @@ func changed(how string) error {
 		WithHint("read it again, then write it with the new ETag")
 }
 
-// publish gives a draft its name.
+// publish gives a draft its final name.
 func (r *Root) publish(d *draft, opt wire.WriteOptions) error {
 	r.renames.Lock()
 	defer r.renames.Unlock()
@@ -224,8 +223,8 @@ func (r *Root) publish(d *draft, opt wire.WriteOptions) error {
 	return unix.Fstat(d.fd, &d.st)
 }
 
-// modeOf returns the mode of the file: the requested one, else the one it had. As with write(2), a setuid or
-// setgid bit that was not requested is lost.
+// modeOf returns the mode of the file: the requested one, or the one that it had. As with write(2), setuid and setgid
+// bits that were not requested are cleared.
 func modeOf(was *unix.Stat_t, asked *uint32) uint32 {
 	switch {
 	case asked != nil:
@@ -236,7 +235,7 @@ func modeOf(was *unix.Stat_t, asked *uint32) uint32 {
 	return 0o644
 }
 
-// linkFD gives a file a name that is free.
+// linkFD gives a file a name that does not exist yet.
 func linkFD(fd, dir int, name string) error {
 	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
 }
@@ -245,7 +244,7 @@ const copySize = 512 << 10
 
 var copyBufs = sync.Pool{New: func() any { b := make([]byte, copySize); return &b }}
 
-// copyTo writes src to its end.
+// copyTo copies src to EOF.
 func copyTo(ctx context.Context, fd int, src io.Reader) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
@@ -290,8 +289,8 @@ func writeAll(fd int, b []byte) error {
 	return nil
 }
 
-// makeAll makes the directory at p and missing ones on the way to it. An existing one, also behind a link, is
-// left as it is.
+// makeAll creates the directory at p and its missing parents. An existing directory, also one behind a link, is not
+// changed.
 func (r *Root) makeAll(p string, mode uint32) error {
 	parts := names(p)
 	// A binary search finds the directories that exist: if one exists, so do its parents.
@@ -334,7 +333,7 @@ func (r *Root) makeAll(p string, mode uint32) error {
 	return nil
 }
 
-// makeOne makes a directory, unless it is there, and opens it with O_PATH.
+// makeOne creates a directory unless it exists, and opens it with O_PATH.
 func makeOne(dir int, name string, mode uint32) (int, error) {
 	if name == ".." || strings.Contains(name, "/") {
 		return -1, unix.EINVAL // it would not be in dir
@@ -354,8 +353,8 @@ func makeOne(dir int, name string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// exactMode sets the mode of a new directory, regardless of the umask; it keeps a setgid bit inherited from
-// the parent.
+// exactMode sets the mode of a new directory, regardless of the umask. It keeps a setgid bit inherited from the
+// parent.
 func exactMode(fd int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -368,12 +367,12 @@ func exactMode(fd int, mode uint32) error {
 	return chmodFD(fd, mode)
 }
 
-// chmodFD is fchmod(2) for a descriptor of O_PATH; it must not be of a link.
+// chmodFD is fchmod(2) for an O_PATH descriptor, which must not refer to a link.
 func chmodFD(fd int, mode uint32) error {
 	return unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), mode, 0)
 }
 
-// names takes a path apart; ".." stays in it.
+// names splits a path into its components, including "..".
 func names(p string) []string {
 	var out []string
 	for c := range strings.SplitSeq(p, "/") {

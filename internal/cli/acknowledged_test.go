@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// acknowledged is what the client of one sandbox was told had happened: how often, by the
-// kind of its record and what it was done to.
+// acknowledged counts the operations on one sandbox that were acknowledged to the client, by the kind of their record
+// and their subject.
 type acknowledged map[[2]string]int
 
 func (a *acknowledged) add(kind, what string) {
@@ -28,7 +28,7 @@ func (a *acknowledged) add(kind, what string) {
 	}
 }
 
-// subject gives what a record is about, for the kinds that clients are told of.
+// subject returns what a record is about, if it is of a kind that is acknowledged to clients; otherwise "".
 func subject(r wire.LedgerRecord) (what string) {
 	field := map[string]string{"exec": "exec", "exit": "exec", "snapshot": "snapshot", "fork": "child",
 		"rollback": "to"}[r.Kind]
@@ -36,9 +36,9 @@ func subject(r wire.LedgerRecord) (what string) {
 	return what
 }
 
-// check demands that the ledger has all of it; what can happen but once, once; and that what
-// it has more did come about: a snapshot is in the history, or a record says that it was
-// dropped; a command has one end.
+// check verifies that the audit log has every acknowledged operation, and has it once if it can happen only once. It
+// also verifies that the other records are true: a snapshot is in the history, or a record says that it was dropped;
+// a command that exited was started.
 func (a acknowledged) check(ctx context.Context, t *testing.T, c *client.Client, name string) {
 	t.Helper()
 	told, undone, dropped := acknowledged{}, map[int64]bool{}, map[string]bool{}
@@ -58,7 +58,7 @@ func (a acknowledged) check(ctx context.Context, t *testing.T, c *client.Client,
 		case "undone":
 			seq, _ := r.Body["seq"].(float64)
 			if undone[int64(seq)] {
-				t.Errorf("%s: record %v is taken back twice", name, seq)
+				t.Errorf("%s: record %v is undone twice", name, seq)
 			}
 			undone[int64(seq)] = true
 		case "drop":
@@ -92,18 +92,18 @@ func (a acknowledged) check(ctx context.Context, t *testing.T, c *client.Client,
 		case n > 1 && k[0] != "rollback":
 			t.Errorf("%s: %s of %s is %d times in the ledger", name, k[0], k[1], n)
 		case k[0] == "snapshot" && !there[k[1]] && !dropped[k[1]]:
-			t.Errorf("%s: snapshot %s is in the ledger, and in no history", name, k[1])
+			t.Errorf("%s: snapshot %s is in the ledger, but neither in the history nor dropped", name, k[1])
 		case k[0] == "exit" && told[[2]string{"exec", k[1]}] == 0:
-			t.Errorf("%s: %s ended, and never began", name, k[1])
+			t.Errorf("%s: %s exited, but was never started", name, k[1])
 		}
 	}
 	if _, err := c.VerifyLedger(ctx, name, wire.LedgerVerify{}); err != nil {
 		t.Errorf("the ledger of %s: %v", name, err)
 	}
-	t.Logf("%s: %d records, %d taken back, %d of what was acknowledged", name, len(all), len(undone), len(a))
+	t.Logf("%s: %d records, %d undone, %d acknowledged operations", name, len(all), len(undone), len(a))
 }
 
-// killKeeper kills the keeper of one of our sandboxes, if it lives.
+// killKeeper kills the monitor of a sandbox, if it runs.
 func killKeeper(t *testing.T, id string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -116,7 +116,7 @@ func killKeeper(t *testing.T, id string) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may just have ended
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have exited
 		}
 	}
 }

@@ -15,15 +15,15 @@ import (
 	"testing"
 )
 
-// TestAPIDocument_CurlStepsWork runs the first steps of docs/api.md as written, except for the
-// port. They must print the lines that it gives, in order, where "…" stands for anything.
+// TestAPIDocument_CurlStepsWork runs the first steps of docs/api.md as written, except for the port. They must print
+// the lines of the document in order, in which "…" matches anything.
 func TestAPIDocument_CurlStepsWork(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skipf("needs curl: %v", err)
 	}
 	d := newDesk(t)
-	d.run("rm", sandbox) // which leaves a daemon that serves no address
+	d.run("rm", sandbox) // starts a daemon that listens only on its socket
 	steps := stepsOf(t, "../../docs/api.md", "## Ten minutes with curl")
 	me, err := user.Current()
 	if err != nil {
@@ -36,7 +36,7 @@ func TestAPIDocument_CurlStepsWork(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", script)
-	cmd.Env = append(d.env, "HOME="+me.HomeDir) // where a sandbox's user is at home
+	cmd.Env = append(d.env, "HOME="+me.HomeDir) // the home of the user in the sandbox
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -47,7 +47,7 @@ func TestAPIDocument_CurlStepsWork(t *testing.T) {
 	for i, s := range steps {
 		got, after, ok := strings.Cut(rest, fmt.Sprintf("=== %d\n", i))
 		if !ok {
-			t.Fatalf("it ends in step %d: %s%s", i, got, stderr.String())
+			t.Fatalf("the script exited in step %d: %s%s", i, got, stderr.String())
 		}
 		rest = after
 		lines := strings.Split(got, "\n")
@@ -62,7 +62,7 @@ func TestAPIDocument_CurlStepsWork(t *testing.T) {
 	}
 }
 
-// lesson is a block of commands, and lines that it prints.
+// lesson is a block of commands, with the lines that they print.
 type lesson struct {
 	code string
 	want []*regexp.Regexp
@@ -70,7 +70,7 @@ type lesson struct {
 
 var block = regexp.MustCompile("(?s)```(sh|text)\n(.*?)```")
 
-// stepsOf gives the steps below a heading.
+// stepsOf returns the steps below a heading.
 func stepsOf(t *testing.T, file, heading string) (steps []lesson) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -93,12 +93,12 @@ func stepsOf(t *testing.T, file, heading string) (steps []lesson) {
 		}
 	}
 	if len(steps) < 5 {
-		t.Fatalf("%s has %d steps", file, len(steps))
+		t.Fatalf("%s has only %d steps", file, len(steps))
 	}
 	return steps
 }
 
-// freePort is one that nobody listens on.
+// freePort returns a port on which no process listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -36,7 +36,7 @@ type named struct {
 	plain bool
 }
 
-// repository returns the named repository, or nil.
+// repository returns the named repository, or nil if the flags name none.
 func (r *registryFlags) repository(a *app, layers bool) (*named, error) {
 	if r.name == "" && !r.plain {
 		return nil, nil
@@ -65,11 +65,11 @@ type artifactPush struct {
 	c       *client.Client
 	to      *named
 	sandbox string
-	most    int64 // bytes; 0 is the default
+	most    int64 // bytes; 0 selects the default
 	bytes   int64 // of all layers
 }
 
-// push returns where the layers are.
+// push pushes the layers and their manifest, and returns where they are.
 func (p *artifactPush) push(ctx context.Context) (*wire.Artifact, error) {
 	repo, err := p.open(p.to)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *artifactPush) push(ctx context.Context) (*wire.Artifact, error) {
 	return out, repo.PutManifest(ctx, m, tag)
 }
 
-// layer pushes a layer if needed, and fills in its blob.
+// layer pushes a layer unless the registry has it, and fills in its blob.
 func (p *artifactPush) layer(ctx context.Context, repo *registry.Repository, l *wire.LayerBlob) error {
 	if l.Digest != "" {
 		if has, err := repo.Has(ctx, registry.Blob{Digest: l.Digest, Size: l.Size}); has || err != nil {
@@ -115,7 +115,7 @@ func (p *artifactPush) layer(ctx context.Context, repo *registry.Repository, l *
 		return fault.Wrap(err, "write a packed layer")
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // it ends with this process, however that ends
+	if err := os.Remove(f.Name()); err != nil { // the kernel frees it when this process exits, even if it is killed
 		return fault.Wrap(err, "write a packed layer")
 	}
 	sum := sha256.New()
@@ -134,7 +134,7 @@ func (p *artifactPush) layer(ctx context.Context, repo *registry.Repository, l *
 	return err
 }
 
-// errTooMuch: the layers are larger than they may be.
+// errTooMuch means that the layers exceed the limit.
 var errTooMuch = fault.New(fault.NoSpace, "packed layers exceed the limit of the registry").
 	WithHint("remove unneeded files from the sandbox, or raise the limit: --max-layers BYTES")
 
@@ -145,7 +145,7 @@ func (p *artifactPush) count(size int64) error {
 	return nil
 }
 
-// atMost writes so many bytes and no more, and counts them.
+// atMost counts the bytes written, and fails a Write that would exceed the limit.
 type atMost struct {
 	w       io.Writer
 	left, n int64
@@ -160,16 +160,16 @@ func (a *atMost) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// artifactPull gets the layers of a proposal from a registry. Their location is claimed by the proposer: so the
-// connection is encrypted, unless the user named the registry too.
+// artifactPull gets the layers of a proposal from a registry. Their location is a claim of the proposer, so the
+// connection is encrypted unless the user names the registry.
 type artifactPull struct {
 	*app
 	c        *client.Client
-	from     *named // nil: as in the proposal
+	from     *named // nil: the registry that the proposal names
 	artifact *wire.Artifact
 }
 
-// pull makes a sandbox of them.
+// pull creates a sandbox from the layers.
 func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire.Sandbox, error) {
 	from := p.from
 	if from == nil {
@@ -213,7 +213,7 @@ func (p *artifactPull) pull(ctx context.Context, req wire.ReceiveRequest) (*wire
 // errTaken means that the daemon reads no more layers.
 var errTaken = errors.New("the daemon stopped accepting layers")
 
-// get writes all layers, concatenated. The daemon never receives a complete layer that was not verified.
+// get writes all layers, concatenated. The daemon never receives the last byte of a layer that was not verified.
 func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.Writer) error {
 	h := &heldBack{w: w}
 	for _, l := range p.artifact.Layers {
@@ -224,7 +224,7 @@ func (p *artifactPull) get(ctx context.Context, repo *registry.Repository, w io.
 	return h.release()
 }
 
-// heldBack delays the last byte until more follow, or it is released.
+// heldBack delays the last byte until more bytes follow, or release is called.
 type heldBack struct {
 	w    io.Writer
 	last []byte

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestClients_WaitForApproval runs common clients inside, with a name that was not looked up
-// before: each waits until a person approves the request, and then works as it does outside.
+// TestClients_WaitForApproval runs common clients in the sandbox, each with a name that was not looked up before.
+// Each client waits until the request is approved, and then works as it does on the host.
 func TestClients_WaitForApproval(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -36,11 +36,11 @@ func TestClients_WaitForApproval(t *testing.T) {
 			}()
 			q := l.asked(host, done)
 			if q.Proto != "dns" || q.Name != host || strings.Contains(l.hits(), host) {
-				t.Errorf("%+v, and the hosts were asked for %s", q, l.hits())
+				t.Errorf("request %+v; requests that reached the hosts: %s", q, l.hits())
 			}
 			if said := l.run("net", "approve", sandbox, fmt.Sprintf("%s:%d", host, port),
 				"--json"); !strings.Contains(said, `"settled":[{"place":"`+host+`"`) {
-				t.Errorf("it settled %s", said)
+				t.Errorf("net approve printed %s", said)
 			}
 			<-done
 			if err != nil {
@@ -48,20 +48,20 @@ func TestClients_WaitForApproval(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(out, want) {
-					t.Errorf("it wrote %q, without %q", out, want)
+					t.Errorf("output %q, missing %q", out, want)
 				}
 			}
-			if c.name == "apt" { // which asks for the names of services first
+			if c.name == "apt" { // it looks up SRV records first
 				l.denied("dns", "_https._tcp."+host, "no approval is requested for names of services")
 			}
-			l.told("the answer", func(ev wire.NetEvent) bool {
+			l.told("the decision", func(ev wire.NetEvent) bool {
 				return ev.Kind == wire.NetAsk && ev.Name == host && ev.Verdict == wire.VerdictAllow &&
 					strings.HasPrefix(ev.Rule, host)
 			})
 		})
 	}
 
-	// A name that was agreed to opens its port; another is asked about as it is connected to.
+	// Approval of a name opens its usual port. A connection to another port is a separate request.
 	t.Run("another port", func(t *testing.T) {
 		l := l.with(t)
 		l.need("curl")
@@ -86,7 +86,7 @@ func TestClients_WaitForApproval(t *testing.T) {
 	l.spared("evil.lab.test")
 }
 
-// asked waits until a place is asked about, and gives the question.
+// asked waits for a pending request for a place, and returns it.
 func (l *lab) asked(place string, over <-chan struct{}) wire.NetQuestion {
 	l.t.Helper()
 	var r wire.NetAsking
@@ -101,10 +101,10 @@ func (l *lab) asked(place string, over <-chan struct{}) wire.NetQuestion {
 		}
 		select {
 		case <-over:
-			l.t.Fatalf("it ended, and nobody was asked about %s: %+v", place, r)
+			l.t.Fatalf("the client exited without a pending request for %s: %+v", place, r)
 		default:
 		}
 	}
-	l.t.Fatalf("nobody is asked about %s: %+v", place, r)
+	l.t.Fatalf("no pending request for %s: %+v", place, r)
 	return wire.NetQuestion{}
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// buildsEnv names a directory with builds of the program, for who has nothing to make them with.
+// buildsEnv names a directory with builds of the program, for hosts without a compiler.
 const buildsEnv = "COPPICE_TEST_BUILDS"
 
-// canBuild reports whether there are some, or can be.
+// canBuild reports whether builds of the program exist or can be made.
 func canBuild() bool {
 	_, err := exec.LookPath("go")
 	return os.Getenv(buildsEnv) != "" || err == nil
 }
 
-// builds are two builds of the program, made as soon as a script wants them: in the older one
-// all of the code lies elsewhere.
+// builds has two builds of the program, made when a script first needs them. In the older one all functions have
+// other addresses.
 type builds struct {
 	once sync.Once
 	ours bool
@@ -30,7 +30,7 @@ type builds struct {
 	err  error
 }
 
-// flags are the linker's.
+// flags are the linker flags by build.
 var flags = map[string]string{
 	"older": "-randlayout=77 -X github.com/coppice-dev/coppice/internal/cli.version=older",
 	"newer": "-X github.com/coppice-dev/coppice/internal/cli.version=newer",
@@ -52,15 +52,15 @@ func (b *builds) make() {
 	}
 }
 
-// remove removes what was made.
+// remove removes the builds that make created.
 func (b *builds) remove() {
 	if b.ours {
 		_ = os.RemoveAll(b.dir)
 	}
 }
 
-// put is the command "builds", which puts two builds of the program into the directory bin of
-// the script: older and newer.
+// put is the command "builds" of scripts. It writes two builds of the program, older and newer, to the directory bin
+// of the script.
 func (b *builds) put(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: builds")

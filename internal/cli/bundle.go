@@ -14,31 +14,31 @@ import (
 
 // bundleResult is what verify --bundle writes as JSON.
 type bundleResult struct {
-	Sandbox   string      `json:"sandbox"`             // whose records it has
-	Records   int64       `json:"records"`             // how many
+	Sandbox   string      `json:"sandbox"`             // sandbox of the records
+	Records   int64       `json:"records"`             // number of records
 	Origin    string      `json:"origin"`              // name of the log
-	Size      int64       `json:"size"`                // records of the log
-	Key       string      `json:"key"`                 // that signed
-	Trusted   bool        `json:"trusted"`             // it follows from a key that was given
-	Grown     bool        `json:"grown,omitempty"`     // from the checkpoint that was given
+	Size      int64       `json:"size"`                // number of records in the log
+	Key       string      `json:"key"`                 // the key that signed
+	Trusted   bool        `json:"trusted"`             // it follows from a given key
+	Grown     bool        `json:"grown,omitempty"`     // from the given checkpoint
 	Witnessed int64       `json:"witnessed,omitempty"` // size of the log that the given witnesses signed
-	Seen      []time.Time `json:"seen,omitempty"`      // when each of them did
-	Captures  int         `json:"captures"`            // that lie in the bundle
-	Absent    []string    `json:"absent,omitempty"`    // captures that were not kept
+	Seen      []time.Time `json:"seen,omitempty"`      // when each witness signed
+	Captures  int         `json:"captures"`            // number of captures in the bundle
+	Absent    []string    `json:"absent,omitempty"`    // captures that were not stored
 	First     time.Time   `json:"first,omitzero"`      // time of the first record
-	Last      time.Time   `json:"last,omitzero"`       // of the last one
+	Last      time.Time   `json:"last,omitzero"`       // time of the last record
 }
 
-// demands is what verify asks of records.
+// demands are the user's requirements for records.
 type demands struct {
 	bundle     string   // the file to verify; "" for the store
-	keys       []string // that are trusted
-	checkpoint string   // a file
+	keys       []string // trusted keys
+	checkpoint string   // file with an earlier checkpoint
 	witnesses  []string // verifier keys
 }
 
-// verifyBundle verifies a bundle by what is in it and what was given, and nothing else: it
-// asks no daemon, and needs no home.
+// verifyBundle verifies a bundle by its content and the given keys, checkpoint and witnesses only: it needs neither a
+// daemon nor a home.
 func (a *app) verifyBundle(cmd *cobra.Command, ask demands) error {
 	d := format.Demands{Keys: ask.keys, Witnesses: ask.witnesses}
 	if ask.checkpoint != "" {

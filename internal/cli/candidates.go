@@ -16,15 +16,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// candidatesFile is what candidates.yaml, the file that describes a tournament, says:
+// candidatesFile is the content of candidates.yaml, the file that describes a tournament:
 //
-//	base: HEAD~1          # all but candidates may be left out
+//	base: HEAD~1          # all but candidates is optional
 //	test: make test
 //	score: ./score.sh
 //	jobs: 4
 //	timeout: 5m
 //	candidates:
-//	  - name: cautious    # may be left out
+//	  - name: cautious    # optional
 //	    cmd: agent --plan a
 //	  - cmd: agent --plan b
 //
@@ -38,11 +38,11 @@ type candidatesFile struct {
 	Candidates []wire.Candidate
 }
 
-// maxCandidatesFile is the size of the largest file, in bytes.
+// maxCandidatesFile is the maximum size of the file, in bytes.
 const maxCandidatesFile = 1 << 20
 
-// parseCandidates reads a file, whose name is for errors. Reading is strict: an unknown key, one
-// that is given twice or a value of the wrong type is a fault.Invalid that names line and column.
+// parseCandidates parses a file; name is for errors. Parsing is strict: an unknown key, a duplicate key and a value
+// of the wrong type are errors of kind fault.Invalid with line and column.
 func parseCandidates(name string, text []byte) (f candidatesFile, err error) {
 	p := candidatesParser{name}
 	if len(text) > maxCandidatesFile {
@@ -71,7 +71,7 @@ func parseCandidates(name string, text []byte) (f candidatesFile, err error) {
 	return f, err
 }
 
-// candidatesForm is the hint on how a file looks.
+// candidatesForm is the hint with an example of the file.
 const candidatesForm = "example: {test: make test, candidates: [{name: a, cmd: agent --plan a}, " +
 	"{name: b, cmd: agent --plan b}]}"
 
@@ -81,7 +81,7 @@ type candidatesParser struct{ name string }
 // yamlField reads the value of one key.
 type yamlField func(*yaml.Node) error
 
-// wrong is the error about something in the file.
+// wrong returns an error with the position of a node.
 func (p candidatesParser) wrong(n *yaml.Node, format string, args ...any) *fault.Error {
 	e := fault.New(fault.Invalid, format, args...)
 	e.Message = p.name + ":" + strconv.Itoa(n.Line) + ":" + strconv.Itoa(n.Column) + ": " + e.Message
@@ -120,7 +120,7 @@ func (p candidatesParser) mapping(n *yaml.Node, fields map[string]yamlField) err
 	return nil
 }
 
-// scalar demands a value with one of the tags.
+// scalar fails unless the node is a scalar with one of the tags.
 func (p candidatesParser) scalar(n *yaml.Node, what string, tags ...string) error {
 	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
 		return nil
@@ -132,7 +132,7 @@ func (p candidatesParser) scalar(n *yaml.Node, what string, tags ...string) erro
 	return e
 }
 
-// command reads a shell command: a string and nothing that merely looks like one.
+// command reads a shell command, which must be a string: a number or a boolean must be quoted.
 func (p candidatesParser) command(to *string) yamlField {
 	return func(n *yaml.Node) error {
 		*to = n.Value
@@ -202,7 +202,7 @@ func (p candidatesParser) list(to *[]wire.Candidate) yamlField {
 	}
 }
 
-// yamlKind says what a node is, for people.
+// yamlKind describes a node for error messages.
 func yamlKind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -18,8 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// TestLongChain makes 2,000 snapshots, one after the other, with the real driver
-// on the real host, and goes to and fro in them.
+// TestLongChain takes 2,000 consecutive snapshots with the real driver on the real host, and moves between them.
 func TestLongChain(t *testing.T) {
 	t.Parallel()
 	n := 2000
@@ -31,7 +30,7 @@ func TestLongChain(t *testing.T) {
 	if _, err := d.client.Create(ctx, wire.CreateRequest{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Every command counts, and every tenth leaves a file of its own.
+	// Every command increments the count, and every tenth creates a file.
 	heads := make([]string, n+1)
 	for i := 1; i <= n; i++ {
 		script := fmt.Sprintf("mkdir -p /var/tmp/chain && cd /var/tmp/chain && echo %d > count", i)
@@ -41,14 +40,14 @@ func TestLongChain(t *testing.T) {
 		heads[i] = d.sh(ctx, "box", script).Head
 	}
 	if i := slices.Index(heads[1:], ""); i >= 0 || len(slices.Compact(slices.Sorted(slices.Values(heads)))) != n+1 {
-		t.Fatal("not every command left a snapshot of its own")
+		t.Fatal("not every command created a snapshot")
 	}
 	log, err := d.client.Log(ctx, "box")
 	if err != nil || len(log.Nodes) < n+1 || log.Nodes[0].ID != heads[n] {
 		t.Fatalf("the log has %d snapshots, %v", len(log.Nodes), err)
 	}
 
-	// There and back, by name and by number.
+	// Move back and forth, by ID and by number.
 	show := func(box string, at int) {
 		t.Helper()
 		var out strings.Builder
@@ -59,7 +58,7 @@ func TestLongChain(t *testing.T) {
 		if err != nil || out.String() != want {
 			t.Errorf("snapshot %d shows %q, not %q (exit code %d, %v)", at, out.String(), want, x.Code, err)
 		}
-		// Chains are merged in the background: what is mounted after that is shallow.
+		// Chains are merged in the background. A root that is mounted afterwards has few layers.
 		for deadline := time.Now().Add(patience); d.depth() > 30; time.Sleep(200 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Errorf("snapshot %d is mounted through %d layers", at, d.depth())
@@ -90,15 +89,15 @@ func TestLongChain(t *testing.T) {
 	show("fork", n/3)
 	diff, err := d.client.Diff(ctx, "box", wire.DiffRequest{A: heads[1], B: heads[n]})
 	if err != nil || len(diff.Changes) != 11 {
-		t.Errorf("%d paths differ between the ends, not 11: %v", len(diff.Changes), err)
+		t.Errorf("%d paths differ between first and last, want 11: %v", len(diff.Changes), err)
 	}
 
-	// After a crash, and thinned out.
+	// Check again after a crash, and after gc.
 	d.kill()
 	d.start()
 	show("fork", n/3)
 	r, err := d.client.Verify(ctx, "", nil)
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 || r.Layers < n {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 || r.Layers < n {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
 	res, err := d.client.GC(ctx, wire.GCRequest{Keep: wire.Keep{Last: 10}}, nil)
@@ -110,12 +109,12 @@ func TestLongChain(t *testing.T) {
 	}
 	show("box", n-9)
 	show("fork", n/3)
-	if r, err := d.client.Verify(ctx, "", nil); err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if r, err := d.client.Verify(ctx, "", nil); err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
 }
 
-// sh runs a script that must succeed.
+// sh runs a script, which must succeed.
 func (d *doomed) sh(ctx context.Context, box, script string) wire.Exit {
 	d.t.Helper()
 	var said strings.Builder
@@ -126,7 +125,7 @@ func (d *doomed) sh(ctx context.Context, box, script string) wire.Exit {
 	return x
 }
 
-// depth is the greatest number of layers that a live root is mounted through.
+// depth returns the maximum number of layers of a mounted live root.
 func (d *doomed) depth() (most int) {
 	notes, err := filepath.Glob(filepath.Join(d.home, "sandboxes", "*", "mounted"))
 	if err != nil {

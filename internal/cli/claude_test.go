@@ -17,26 +17,25 @@ import (
 	script "github.com/coppice-dev/coppice/examples/claude-code/model"
 )
 
-// agent is Claude Code in a sandbox, with the story of the example as its model.
+// agent is Claude Code in a sandbox, with a scripted model that plays the story of the example.
 type agent struct {
 	*desk
-	install string   // its installation
-	home    string   // its user's, in the sandbox
-	command []string // runs it
+	install string   // directory of its installation
+	home    string   // home of its user, in the sandbox
+	command []string // the command that runs it
 	server  *script.Server
-	good    string // the snapshot from before the deletion
+	good    string // the snapshot before the deletion
 }
 
-// prompted is what it is asked to do.
+// prompted is the prompt.
 const prompted = "Count to one thousand."
 
-// newAgent prepares the story, in which more than the installation is deleted;
-// before is called before each turn.
+// newAgent prepares the story, which deletes the installation and the paths in more. before is called before each
+// turn.
 func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 	t.Helper()
 	install := claudeCode(t)
-	// The model listens at 127.0.0.1, which in a network of the sandbox's own
-	// would be another one. Its port is any that is free.
+	// The model listens at 127.0.0.1, so the sandbox must share the host's network. Its port is any free one.
 	a := &agent{install: install, desk: newDesk(t, "--net", "host")}
 	a.home = strings.TrimSpace(a.run("exec", sandbox, "--", "sh", "-c", "echo $HOME"))
 	work, config := filepath.Join(a.home, "work"), filepath.Join(a.home, "config")
@@ -82,18 +81,18 @@ func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 	return a
 }
 
-// captured waits until what the agent does is in the history by itself.
+// captured waits until the history has an automatic snapshot.
 func (a *agent) captured() error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if out, err := a.try("log", sandbox); err == nil && strings.Contains(out, "  auto, ") {
 			return nil
 		}
 	}
-	return errors.New("nothing is captured by itself")
+	return errors.New("no automatic snapshot was taken")
 }
 
-// played checks what the story has left: all of it was played, the history has
-// what was written and what was deleted, and everything is back.
+// played verifies the result of the story: every turn was played, the history has the written file and the deletion,
+// and everything is restored.
 func (a *agent) played() {
 	a.t.Helper()
 	if err := a.server.Err(); err != nil {
@@ -122,12 +121,12 @@ func (a *agent) played() {
 		a.t.Fatal(err)
 	}
 	if got := a.run("exec", sandbox, "--", "sh", "-c", digest); got != string(want) {
-		a.t.Errorf("the installation is\n%s, and was\n%s", got, want)
+		a.t.Errorf("the installation is\n%s, want\n%s", got, want)
 	}
 }
 
-// The real Claude Code deletes its own installation, and is rewound in place: its
-// session goes on and knows nothing of it.
+// TestClaudeCode lets the real Claude Code delete its own installation, and rewinds it in place. Its session
+// continues, and knows nothing of the rewind.
 func TestClaudeCode(t *testing.T) {
 	t.Parallel()
 	var more []string
@@ -137,7 +136,7 @@ func TestClaudeCode(t *testing.T) {
 	a := newAgent(t, func(int) {}, more...)
 	out := a.run(append(a.command, "--print", prompted)...)
 	if want := "noticed nothing"; !strings.Contains(out, want) {
-		t.Errorf("it printed %q, without %q", out, want)
+		t.Errorf("output %q, missing %q", out, want)
 	}
 	a.played()
 }
@@ -162,21 +161,21 @@ func TestClaudeCode_AtTerminal(t *testing.T) {
 
 	term = a.open("attach", sandbox)
 	close(back)
-	// It draws only what differs, and everything when the size has changed.
+	// It redraws only what changed, and everything when the size changes.
 	for rows, deadline := uint16(40), time.Now().Add(patience); !strings.Contains(term.so(), "noticed"); rows ^= 1 {
 		if time.Now().After(deadline) {
-			t.Fatal("the story has no end")
+			t.Fatal("the story did not end")
 		}
 		term.resize(rows, 100)
 		time.Sleep(500 * time.Millisecond)
 	}
-	term.press("\x03", term.over) // it takes two within a moment
+	term.press("\x03", term.over) // it exits at two in quick succession
 	term.end(0)
 	a.played()
 }
 
-// press types a key again and again until something has happened: a program may
-// take the first for a part of what is pasted, or ask whether it is meant.
+// press sends a key repeatedly until a condition holds: a program may take the first for a part of pasted text, or
+// ask for confirmation.
 func (term *terminal) press(key string, until <-chan struct{}) {
 	term.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -187,5 +186,5 @@ func (term *terminal) press(key string, until <-chan struct{}) {
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
-	term.t.Fatalf("%q has no effect", key)
+	term.t.Fatalf("%q had no effect", key)
 }

@@ -1,6 +1,6 @@
-// Package cli is the command line: one file per command, each turning flags into options, options into one call of
-// the client, and the answer into text or JSON. Results go to stdout, everything else to stderr. Only cmd/coppice
-// imports it; it imports client, client/wire, fault, tty, daemon, mcpapi, and packages that are pure and need no
+// Package cli is the command line. It has one file per command, which converts flags to options, makes one call of
+// the client, and prints the answer as text or JSON. Results go to stdout, everything else to stderr. Only
+// cmd/coppice imports it. It imports client, client/wire, fault, tty, daemon, mcpapi, and pure packages that need no
 // daemon.
 package cli
 
@@ -25,12 +25,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// app is one run of the program.
+// app is the state of one run of the program.
 type app struct {
 	name           string // argv[0]
 	stdin          *os.File
 	stdout, stderr *os.File
-	out            *bufio.Writer // on stdout; flushed at the end
+	out            *bufio.Writer // writes to stdout; flushed at the end
 	getenv         func(string) string
 	now            func() time.Time
 	version        string
@@ -46,7 +46,7 @@ func Main(argv []string) int {
 		argv = []string{"coppice"}
 	}
 	if len(argv) == 2 && argv[1] == "--version" {
-		// Nothing is built up for this: it is the floor of every start.
+		// No command tree is built: this is the minimum time of any start.
 		fmt.Fprintln(os.Stdout, "coppice "+buildVersion())
 		return exitOK
 	}
@@ -69,8 +69,7 @@ func (a *app) main(args []string) int {
 	return a.finish(cmd, err)
 }
 
-// exitCode ends the program with a code, after the error (which may be nil) was
-// shown.
+// exitCode ends the program with a code, after its error, if any, was printed.
 type exitCode struct {
 	code int
 	err  error
@@ -85,7 +84,7 @@ func (e *exitCode) Error() string {
 
 func (e *exitCode) Unwrap() error { return e.err }
 
-// usageError is a wrong command line.
+// usageError is an error in the command line.
 type usageError struct {
 	msg  string
 	hint string
@@ -114,7 +113,7 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 	default:
 		code = exitCodeOf(fault.Kind(wireError(err).Kind))
 	}
-	// Cobra stops at a wrong flag before the command's own code runs.
+	// Cobra rejects an invalid flag before the command's own code runs.
 	if ec == nil && cmd != nil && cmd.Annotations[ownCodes] != "" {
 		code = exitOurs
 	}
@@ -154,12 +153,12 @@ func wireError(err error) wire.Error {
 	return wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
 }
 
-// say prints one line to stderr, even with --quiet.
+// say prints a line to stderr, even with --quiet.
 func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "coppice: "+format+"\n", args...)
 }
 
-// note writes one line to stderr that --quiet and --json leave out.
+// note prints a line to stderr, except with --quiet or --json.
 func (a *app) note(format string, args ...any) {
 	if !a.quiet && !a.json {
 		fmt.Fprintf(a.stderr, format+"\n", args...)
@@ -175,7 +174,7 @@ func (a *app) warn(lines []string) {
 	}
 }
 
-// print writes v as JSON with --json, else calls text.
+// print writes v as JSON with --json, and otherwise calls text.
 func (a *app) print(v any, text func(w io.Writer) error) error {
 	if a.json {
 		enc := json.NewEncoder(a.out)
@@ -185,12 +184,12 @@ func (a *app) print(v any, text func(w io.Writer) error) error {
 	return text(a.out)
 }
 
-// palette colours stdout when that is a terminal which wants it.
+// palette enables colours if stdout is a terminal that supports them and NO_COLOR is not set.
 func (a *app) palette() tty.Palette {
 	return tty.Palette{On: a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && tty.IsTerminal(a.stdout)}
 }
 
-// home returns the absolute path of the home.
+// home returns the absolute path of the home directory of Coppice.
 func (a *app) home() (string, error) {
 	if a.homeFlag == "" {
 		home, err := client.Home(a.getenv)
@@ -215,7 +214,7 @@ func (a *app) starter() (daemon.Starter, error) {
 	if s.Idle == "" {
 		s.Idle = daemon.DefaultIdle.String()
 	}
-	// The daemon outlives this shell: it inherits only what it may need.
+	// The daemon outlives this shell, so it inherits only the variables that it may need.
 	for _, k := range []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "GOMEMLIMIT",
 		"COPPICE_EXEC_PATH",
 		"GORACE", "GOCOVERDIR", "GOTRACEBACK", "GOMAXPROCS", "GODEBUG"} {

@@ -22,24 +22,23 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// labClient is a program that people use, and what it does with the host that is
-// called as it is.
+// labClient is a program that users run, and what it does with the host of its name.
 type labClient struct {
 	name   string
 	needs  string   // a program, or modules of Debian's Python after "python3: "
-	port   int      // 443 where it is 0
-	script string   // run inside; $H is its host
-	want   []string // what it writes
+	port   int      // 0 means 443
+	script string   // runs in the sandbox; $H is the host
+	want   []string // expected parts of the output
 }
 
-// noConfig keeps the configuration of whoever runs the tests out.
+// noConfig disables the configuration of the user who runs the tests.
 var noConfig = []string{
 	"PIP_CONFIG_FILE=/dev/null", "NPM_CONFIG_USERCONFIG=/dev/null", "NPM_CONFIG_GLOBALCONFIG=/nonexistent",
 	"GIT_CONFIG_GLOBAL=/dev/null",
 	"GIT_CONFIG_SYSTEM=/dev/null", "GOENV=off", "GOFLAGS=", "PYTHONUNBUFFERED=1",
 }
 
-// systemCAs is where Debian's programs look for authorities.
+// systemCAs is the file with the certificate authorities of Debian's programs.
 const systemCAs = "/etc/ssl/certs/ca-certificates.crt"
 
 var labClients = []labClient{
@@ -96,8 +95,8 @@ with grpc.secure_channel(sys.argv[1] + ":443", grpc.ssl_channel_credentials(open
 X`, want: []string{"b'once'", "[b'one', b'two']"}},
 }
 
-// What people use works inside as it does outside, by TLS to hosts that are allowed by
-// name; each connection is told.
+// TestClients checks that common programs work in the sandbox as they do on the host, by TLS to hosts that are
+// allowed by name, and that each connection is recorded.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -130,11 +129,11 @@ func TestClients(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !strings.Contains(out, want) {
-					t.Errorf("it wrote %q, without %q", out, want)
+					t.Errorf("output %q, missing %q", out, want)
 				}
 			}
 			if !strings.Contains(l.hits(), " "+host+" ") {
-				t.Errorf("the host was not asked: %s", l.hits())
+				t.Errorf("no request reached the host: %s", l.hits())
 			}
 			var p wire.PolicyResult
 			if err := json.Unmarshal([]byte(l.run("policy", "show", sandbox, "--json")), &p); err != nil {
@@ -145,9 +144,9 @@ func TestClients(t *testing.T) {
 				return ev.Kind == wire.NetConnect && ev.Name == host && ev.Port == port
 			})
 			if ev.Verdict != "allow" || ev.Rule == "" || ev.Policy != p.Digest {
-				t.Errorf("the connection is told as %+v", ev)
+				t.Errorf("the connection is recorded as %+v", ev)
 			}
-			l.told("the end, with bytes", func(ev wire.NetEvent) bool {
+			l.told("end with bytes", func(ev wire.NetEvent) bool {
 				return ev.Kind == wire.NetEnd && ev.Name == host && ev.In > 0 && ev.Out > 0
 			})
 		})
@@ -163,7 +162,7 @@ func TestClients(t *testing.T) {
 		}
 		l.denied("dns", "evil.lab.test", "")
 		for _, addr := range []string{labEvil4, labEvil6} {
-			l.told(addr+" as denied",
+			l.told(addr+" denied",
 				func(ev wire.NetEvent) bool { return ev.Kind == wire.NetDeny && ev.Addr == addr && ev.Port == 443 })
 		}
 		l.spared("evil.lab.test")
@@ -172,7 +171,7 @@ func TestClients(t *testing.T) {
 		}
 	})
 
-	// A name that is denied, at an address that is allowed for another.
+	// The sandbox connects to a denied name at an address that is allowed for another name.
 	t.Run("another name behind the address", func(t *testing.T) {
 		l := l.with(t)
 		out, err := l.sh(`curl -qsS https://front.lab.test/hello; no curl -qsS --connect-timeout 20 --resolve evil.lab.test:443:` + labHosts6 + ` https://evil.lab.test/secret
@@ -181,7 +180,7 @@ func TestClients(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 		l.denied("tcp", "front.lab.test", "the ClientHello is for evil.lab.test")
-		l.told("port 80 as denied", func(ev wire.NetEvent) bool {
+		l.told("denial of port 80", func(ev wire.NetEvent) bool {
 			return ev.Kind == wire.NetDeny && ev.Name == "front.lab.test" && ev.Port == 80
 		})
 		l.spared("evil.lab.test")
@@ -195,24 +194,24 @@ func TestClients(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 		l.denied("dns", "inside.lab.test", "the name leads to ")
-		l.told("the daemon's host as not reached", func(ev wire.NetEvent) bool {
+		l.told("denial of the daemon's host", func(ev wire.NetEvent) bool {
 			return ev.Name == "own.lab.test" && strings.Contains(ev.Reason, "an address of the host itself")
 		})
-		l.told("mixed at its good address", func(ev wire.NetEvent) bool {
+		l.told("connection to mixed at its public address", func(ev wire.NetEvent) bool {
 			return ev.Kind == wire.NetConnect && ev.Name == "mixed.lab.test" && ev.Addr == labHosts6
 		})
 	})
 
-	// The name server's second answer leads to where the daemon is.
+	// The name server's second answer is a loopback address.
 	t.Run("a name that is bound anew", func(t *testing.T) {
 		l := l.with(t)
-		for range 2 { // what was resolved is kept
+		for range 2 { // the first answer is cached
 			if out, err := l.sh(`curl -qsS https://rebind.lab.test/hello`); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}
 		if n := strings.Count(l.hits(), "dns rebind.lab.test 28\n"); n != 1 {
-			t.Errorf("the name server was asked %d times", n)
+			t.Errorf("the name server received %d queries", n)
 		}
 		l.run("stop", sandbox)
 		if out, err := l.sh(`no curl -qsS https://rebind.lab.test/hello`); err != nil {
@@ -221,7 +220,7 @@ func TestClients(t *testing.T) {
 		l.denied("dns", "rebind.lab.test", "the name leads to ")
 	})
 
-	// A rule of addresses names what is not of the internet. A name needs both rules.
+	// A rule with addresses also allows ones that are not public. A name with such an address needs both rules.
 	t.Run("IPv4", func(t *testing.T) {
 		l := l.with(t)
 		if out, err := l.sh(`no curl -qsS https://v4.lab.test/hello`); err != nil {
@@ -233,13 +232,13 @@ func TestClients(t *testing.T) {
 		if err != nil || strings.Count(out, "hello from v4.lab.test") != 2 {
 			t.Errorf("%v: %s", err, out)
 		}
-		l.told("the connection", func(ev wire.NetEvent) bool {
+		l.told("connection", func(ev wire.NetEvent) bool {
 			return ev.Kind == wire.NetConnect && ev.Name == "v4.lab.test" && ev.Addr == labHosts4
 		})
 	})
 
-	// Chromium speaks HTTP/3 with whoever it is told to. The host is allowed, and UDP is
-	// not: a rule without a protocol is about TCP.
+	// Chromium uses HTTP/3 with the host that the flag names. The host is allowed, but UDP is not: a rule without a
+	// protocol is for TCP only.
 	t.Run("HTTP3", func(t *testing.T) {
 		l := l.with(t)
 		l.need("chromium")
@@ -248,23 +247,23 @@ func TestClients(t *testing.T) {
 		if err != nil || strings.Contains(out, "hello from") {
 			t.Errorf("%v: %s", err, out)
 		}
-		l.told("UDP as denied", func(ev wire.NetEvent) bool {
+		l.told("denial of UDP", func(ev wire.NetEvent) bool {
 			return ev.Kind == wire.NetDeny && ev.Proto == "udp" && ev.Name == "h3.lab.test" && ev.Port == 443
 		})
 		if strings.Contains(l.hits(), "http h3.lab.test") {
-			t.Error("the page came all the same")
+			t.Error("the page was loaded")
 		}
 	})
 }
 
-// with is the lab in a subtest.
+// with returns the lab for a subtest.
 func (l *lab) with(t *testing.T) *lab {
 	d := *l.desk
 	d.t = t
 	return &lab{desk: &d, root: l.root, into: l.into}
 }
 
-// box makes the sandbox, with nobody's configuration, which trusts the lab's authority.
+// box creates the sandbox, without the user's configuration, and with the lab's authority as trusted.
 func (l *lab) box(flags ...string) {
 	l.t.Helper()
 	args := append([]string{"create", sandbox, "--from", "host", "--no-repo", "--env", "PATH"}, flags...)
@@ -282,7 +281,7 @@ func (l *lab) box(flags ...string) {
 	}
 }
 
-// need skips the test where a program is missing, or a module of Debian's Python.
+// need skips the test if a program, or a module of Debian's Python, is not installed.
 func (l *lab) need(what string) {
 	l.t.Helper()
 	if module, ok := strings.CutPrefix(what, "python3: "); ok {
@@ -296,17 +295,17 @@ func (l *lab) need(what string) {
 	}
 }
 
-// spared demands that nobody asked for a host, or asked its name outside.
+// spared verifies that no request for a host, and no lookup of its name, left the sandbox.
 func (l *lab) spared(host string) {
 	l.t.Helper()
 	for line := range strings.Lines(l.hits()) {
 		if slices.Contains(strings.Fields(line), host) || strings.Contains(line, "/secret") {
-			l.t.Errorf("it was reached: %s", line)
+			l.t.Errorf("a denied host was reached: %s", line)
 		}
 	}
 }
 
-// packages makes what the lab's hosts have for git, apt, npm, pip and Go.
+// packages creates the content of the lab's hosts for git, apt, npm, pip and Go.
 func (l *lab) packages() {
 	l.t.Helper()
 	do := func(script string) {

@@ -18,19 +18,19 @@ import (
 // attempt is the data of one compared sandbox.
 type attempt struct {
 	wire.LedgerSummary
-	Git  *attemptGit `json:"git,omitempty"`  // where it works on a repository
-	Test *wire.Trial `json:"test,omitempty"` // where one was asked for
+	Git  *attemptGit `json:"git,omitempty"`  // if it works on a repository
+	Test *wire.Trial `json:"test,omitempty"` // if a test was requested
 }
 
 // attemptGit is the changes of a sandbox in its repository.
 type attemptGit struct {
 	Base    string          `json:"base"`
-	Work    string          `json:"work"` // the commit of all its files
+	Work    string          `json:"work"` // commit of all its files
 	Commits int             `json:"commits"`
 	Files   int             `json:"files"`
 	Added   int             `json:"added"`   // lines
 	Deleted int             `json:"deleted"` // lines
-	Marks   int             `json:"marks"`   // files that a host would run or trust
+	Marks   int             `json:"marks"`   // files that a host may run or trust
 	Shares  []attemptShared `json:"shares,omitempty"`
 
 	touched map[string]bool
@@ -40,10 +40,10 @@ type attemptGit struct {
 type attemptShared struct {
 	With  string   `json:"with"`
 	Files int      `json:"files"`
-	Paths []string `json:"paths"` // maxShared of them, as git quotes them
+	Paths []string `json:"paths"` // at most maxShared of them, quoted as git does
 }
 
-// maxShared is how many files are named that two sandboxes changed.
+// maxShared is the maximum number of listed files that two sandboxes both changed.
 const maxShared = 20
 
 // attempts gathers the data of all compared sandboxes.
@@ -78,7 +78,7 @@ func attempts(ctx context.Context, c *client.Client, names []string) ([]attempt,
 	return all, nil
 }
 
-// did sums up a difference.
+// did sums up the differences of a sandbox in its repository.
 func did(d wire.GitDiff) *attemptGit {
 	g := &attemptGit{Base: d.Repo.Base, Work: d.Work, Commits: d.Commits, Files: len(d.Changes),
 		touched: map[string]bool{}}
@@ -97,7 +97,7 @@ func did(d wire.GitDiff) *attemptGit {
 	return g
 }
 
-// share notes with both of two attempts which files they both changed.
+// share adds to two attempts the files that both changed.
 func share(a, b *attempt) {
 	if a.Git == nil || b.Git == nil {
 		return
@@ -119,7 +119,7 @@ func share(a, b *attempt) {
 	}
 }
 
-// try runs a test in a fork of each; the daemon sees to it that not too many run at once.
+// try runs a test in a fork of each sandbox. The daemon limits how many run at once.
 func try(ctx context.Context, c *client.Client, all []attempt, req wire.TrialRequest) error {
 	g, within := errgroup.WithContext(ctx)
 	for i := range all {
@@ -135,7 +135,7 @@ func try(ctx context.Context, c *client.Client, all []attempt, req wire.TrialReq
 	return g.Wait()
 }
 
-// gitRows adds the lines about repositories and tests, if there are any.
+// gitRows adds the rows about repositories and tests that have a value for any sandbox.
 func gitRows(t *tty.Table, all []attempt) {
 	row := func(what string, cell func(*attempt) string) {
 		line, any := []string{what}, false

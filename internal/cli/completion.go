@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/label"
 )
 
-// peek returns a client that starts no daemon.
+// peek returns a client that does not start the daemon.
 func (a *app) peek() (*client.Client, error) {
 	opt, remote, err := client.Remote(a.getenv)
 	if err == nil && !remote {
@@ -30,8 +30,8 @@ func (a *app) peek() (*client.Client, error) {
 	return client.New(opt), nil
 }
 
-// complete returns the completions that list finds through a client that starts no daemon, within a second. It
-// reports no errors to the shell.
+// complete returns the completions that list finds within a second, through a client that does not start the daemon.
+// It reports no errors to the shell.
 func (a *app) complete(
 	cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error),
 ) ([]string, cobra.ShellCompDirective) {
@@ -50,8 +50,8 @@ func (a *app) complete(
 	return slices.DeleteFunc(words, func(w string) bool { return !plainWord(w) }), none
 }
 
-// plainWord reports whether a shell takes a completion as one literal word. Shells insert the common beginning of
-// several completions as it is, and a label or a tag may have been chosen inside a sandbox. A description, after a
+// plainWord reports whether a shell reads a completion as one literal word. Shells insert the common prefix of
+// several completions unquoted, and a label or a tag may have been chosen inside a sandbox. A description, after a
 // tab, is only displayed.
 func plainWord(completion string) bool {
 	word, _, _ := strings.Cut(completion, "\t")
@@ -64,7 +64,7 @@ func plainWord(completion string) bool {
 	return word != "" && word[0] != '-'
 }
 
-// names completes the names of sandboxes; it starts no daemon.
+// names completes the names of sandboxes; it does not start the daemon.
 func (a *app) names(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -94,7 +94,7 @@ func (a *app) nameThenRef(refs int) cobra.CompletionFunc {
 	}
 }
 
-// nameThenTag completes a sandbox, then one of its tags, and then what the tag may name.
+// nameThenTag completes a sandbox, then one of its tags, and then a snapshot for the tag to name.
 func (a *app) nameThenTag(cmd *cobra.Command, args []string, part string) ([]string, cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return a.nameThenRef(2)(cmd, args, part)

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// completing is a program whose daemon has the sandbox "box", with the tag "good".
+// completing returns a program whose daemon has the sandbox "box", with the tag "good".
 func completing(t *testing.T) *app {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -37,7 +37,7 @@ func completing(t *testing.T) *app {
 	}}
 }
 
-// words gives what a completion offers, without descriptions.
+// words returns the completions in list without their descriptions.
 func words(list []string) (out []string) {
 	for _, w := range list {
 		w, _, _ = strings.Cut(w, "\t")
@@ -46,10 +46,10 @@ func words(list []string) (out []string) {
 	return out
 }
 
-// TestCompletion_OfArguments: every command that takes the name of a sandbox, a tag or a snapshot completes it.
+// TestCompletion_OfArguments checks that every command that takes a sandbox, a tag or a snapshot completes it.
 func TestCompletion_OfArguments(t *testing.T) {
 	t.Parallel()
-	// The names of commands that create what they name.
+	// Commands that create what their argument names.
 	fresh := []string{"coppice create", "coppice run", "coppice token create", "coppice git pull"}
 	found := 0
 	for _, cmd := range family(completing(t).root()) {
@@ -73,7 +73,7 @@ func TestCompletion_OfArguments(t *testing.T) {
 			}
 			list, _ := cmd.ValidArgsFunction(cmd, given, "")
 			if got := words(list); !slices.ContainsFunc(got, func(w string) bool { return strings.TrimSuffix(w, ":") == want }) {
-				t.Errorf("%s offers %q for %s behind %q, not %s", cmd.CommandPath(), got, word, given, want)
+				t.Errorf("%s offers %q for %s after %q, want %s", cmd.CommandPath(), got, word, given, want)
 			}
 			given = append(given, want)
 			found++
@@ -84,10 +84,11 @@ func TestCompletion_OfArguments(t *testing.T) {
 	}
 }
 
-// TestCompletion_OfFlags: every flag that takes a sandbox, a snapshot, a tier, a driver or a filter completes it.
+// TestCompletion_OfFlags checks that every flag that takes a sandbox, a snapshot, a tier, a driver or a filter
+// completes it.
 func TestCompletion_OfFlags(t *testing.T) {
 	t.Parallel()
-	// Flags whose NAME is not that of a sandbox which exists.
+	// Flags whose NAME is not that of an existing sandbox.
 	others := []string{"name", "as", "remote", "allow-host"}
 	byName := map[string]string{"tier": "gvisor", "driver": "overlay", "filter": "label=", "label-rm": "team"}
 	byValue := map[string]string{"NAME": "box", "SANDBOX": "box", "REF": "HEAD", "TAG": "good", "SOURCE": "box"}
@@ -111,7 +112,7 @@ func TestCompletion_OfFlags(t *testing.T) {
 			}
 			list, _ := complete(cmd, []string{"box"}, "")
 			if !slices.Contains(words(list), want) {
-				t.Errorf("%s --%s offers %q, not %s", cmd.CommandPath(), f.Name, list, want)
+				t.Errorf("%s --%s offers %q, want %s", cmd.CommandPath(), f.Name, list, want)
 			}
 		})
 	}
@@ -140,7 +141,7 @@ func TestCompletion_OfFilters(t *testing.T) {
 }
 
 // TestCompletion_OffersPlainWords checks that no completion is code to a shell: labels and tags may have been chosen
-// inside a sandbox, and bash inserts the common beginning of two completions unquoted.
+// inside a sandbox, and bash inserts the common prefix of two completions unquoted.
 func TestCompletion_OffersPlainWords(t *testing.T) {
 	t.Parallel()
 	for _, w := range []string{"box", "label=team=web", "origin@0123456789ab", "HEAD", "0123456789ab\techo $(id)", "a:/b"} {

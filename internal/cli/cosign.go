@@ -13,10 +13,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// maxNote is how large a file with a note may be, in bytes.
+// maxNote is the maximum size of a file with a note, in bytes.
 const maxNote = 128 << 10
 
-// noteFile reads a file with a note; "-" is standard input.
+// noteFile reads a note from a file; "-" is stdin.
 func (a *app) noteFile(name string) (string, error) {
 	r := a.stdin
 	if name != "-" {
@@ -34,7 +34,7 @@ func (a *app) noteFile(name string) (string, error) {
 	return string(b), err
 }
 
-// writeNote writes a note, whose lines are kept.
+// writeNote writes a note. It sanitizes each line, and keeps the line breaks.
 func writeNote(w io.Writer, text string) error {
 	for line := range strings.Lines(text) {
 		if _, err := fmt.Fprintln(w, tty.Clean(strings.TrimSuffix(line, "\n"))); err != nil {
@@ -100,7 +100,7 @@ or its first SIZE records, as the body of add-checkpoint in C2SP tlog-witness.
 	return cmd
 }
 
-// sizeOf gives the size of the log in a checkpoint.
+// sizeOf returns the size of the log in a checkpoint; name is the file's, for errors.
 func sizeOf(name, text string) (int64, error) {
 	head, _, _ := strings.Cut(text, "\n\n")
 	c, err := format.ParseCheckpoint(head + "\n")

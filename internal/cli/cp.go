@@ -91,13 +91,13 @@ type copyOptions struct {
 	follow bool
 }
 
-// side is one argument of cp: a path here, or one in a sandbox.
+// side is one argument of cp: a local path, or one in a sandbox.
 type side struct {
-	box  string // "" is here
+	box  string // "" for a local path
 	path string
 }
 
-// parseSide distinguishes NAME:PATH from a local path, which has a slash before its colon, or is a drive.
+// parseSide distinguishes NAME:PATH from a local path, which has a slash before its colon, or is a drive of Windows.
 func parseSide(arg string) side {
 	name, p, ok := strings.Cut(arg, ":")
 	if !ok || name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) || runtime.GOOS == "windows" &&
@@ -128,7 +128,7 @@ func (a *app) copyArgs(cmd *cobra.Command, args []string, part string) ([]string
 	return out, cobra.ShellCompDirectiveNoSpace
 }
 
-// leftOut warns of skipped files, of which there may be many.
+// leftOut warns of the first skipped files.
 func (a *app) leftOut(list []string) {
 	const most = 20
 	a.warn(list[:min(len(list), most)])
@@ -145,7 +145,7 @@ type transfer struct {
 	res wire.UnpackResult
 }
 
-// source is what is copied: only the content if the path ends in "/.".
+// source is the path to copy: of a directory only the content, if the path ends in "/.".
 type source struct {
 	path    string
 	content bool
@@ -155,7 +155,7 @@ func parseSource(p string) source {
 	return source{path: p, content: path.Base(strings.TrimRight(p, "/")) == "." || strings.HasSuffix(p, "/.")}
 }
 
-// baseOf is the name that a copy gets in a directory.
+// baseOf returns the name that the copy of a path gets in a directory, "" for the root.
 func baseOf(p string) string {
 	b := path.Base(path.Clean("/" + filepath.ToSlash(p)))
 	if b == "/" {
@@ -164,9 +164,9 @@ func baseOf(p string) string {
 	return b
 }
 
-// In.
+// Copying into a sandbox.
 
-// in copies from here into a sandbox.
+// in copies a local path into a sandbox.
 func (t *transfer) in(ctx context.Context, from string, to side) error {
 	src := parseSource(filepath.ToSlash(from))
 	look := os.Lstat
@@ -177,7 +177,7 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 	if err != nil {
 		return fault.New(fault.KindOf(err), "read %q", from).Because(err).WithHint("check the path: ls -l")
 	}
-	abs, err := filepath.Abs(from) // so that "." has a name
+	abs, err := filepath.Abs(from) // gives "." a name
 	if err != nil {
 		return fault.Wrap(err, "find %q", from)
 	}
@@ -204,7 +204,7 @@ func (t *transfer) in(ctx context.Context, from string, to side) error {
 	return t.sendFile(ctx, abs, st, to.box, path.Dir(path.Clean("/"+to.path)), path.Base(to.path))
 }
 
-// stat looks at the destination in a sandbox.
+// stat looks up the destination in a sandbox.
 func (t *transfer) stat(ctx context.Context, s side, follow bool) (info wire.FileInfo, there bool, err error) {
 	info, err = t.c.Stat(ctx, s.box, s.path, client.FileOptions{At: t.opt.at, Follow: follow})
 	if client.IsKind(err, client.KindNotFound) {
@@ -233,7 +233,7 @@ func (t *transfer) sendFile(ctx context.Context, from string, st fs.FileInfo, bo
 	return err
 }
 
-// send copies a tree as an archive: a directory's content into dir, or with name as a new file.
+// send copies a tree as an archive: the content of a directory into dir, or a single file as dir/name.
 func (t *transfer) send(ctx context.Context, from, box, dir, name string) error {
 	pr, pw := io.Pipe()
 	type packed struct {
@@ -243,7 +243,7 @@ func (t *transfer) send(ctx context.Context, from, box, dir, name string) error 
 	done := make(chan packed, 1)
 	go func() {
 		skipped, err := pack(from, name, pw)
-		_ = pw.CloseWithError(err) // the reader gets it
+		_ = pw.CloseWithError(err) // never fails
 		done <- packed{skipped, err}
 	}()
 	res, err := t.c.TarFrom(ctx, box, dir, pr)
@@ -258,7 +258,8 @@ func (t *transfer) send(ctx context.Context, from, box, dir, name string) error 
 	return err
 }
 
-// pack writes an archive of from. Names are relative to from, or name for a single file.
+// pack writes an archive of from. Names are relative to from, or name for a single file. It returns a line for each
+// file that cannot be archived.
 func pack(from, name string, w io.Writer) (skipped []string, err error) {
 	tw := tar.NewWriter(w)
 	buf := make([]byte, 512<<10)
@@ -329,7 +330,7 @@ func packOne(tw *tar.Writer, p, rel string, st fs.FileInfo, buf []byte) (ok bool
 	return true, err
 }
 
-// fromStdin unpacks an archive.
+// fromStdin unpacks an archive from stdin into a sandbox.
 func (t *transfer) fromStdin(ctx context.Context, to side) error {
 	dst, there, err := t.stat(ctx, to, true)
 	if err != nil {
@@ -343,9 +344,9 @@ func (t *transfer) fromStdin(ctx context.Context, to side) error {
 	return err
 }
 
-// Out.
+// Copying out of a sandbox.
 
-// toStdout writes an archive whose names start with that of the directory.
+// toStdout writes an archive to stdout, in which all names of a directory start with its name.
 func (t *transfer) toStdout(ctx context.Context, from side) error {
 	if tty.IsTerminal(t.a.stdout) {
 		return usagef("refusing to write an archive to a terminal: redirect it, or name a destination")
@@ -371,12 +372,12 @@ func (t *transfer) receive(ctx context.Context, from side, fn func(io.Reader) er
 	done := make(chan error, 1)
 	go func() {
 		err := t.c.TarTo(ctx, from.box, from.path, pw, client.FileOptions{At: t.opt.at})
-		_ = pw.CloseWithError(err) // the reader gets it
+		_ = pw.CloseWithError(err) // never fails
 		done <- err
 	}()
 	err := fn(pr)
 	if err == nil {
-		_, err = io.Copy(io.Discard, pr) // read past the end of the archive, to get its error
+		_, err = io.Copy(io.Discard, pr) // reads past the end of the archive, to get the error of TarTo
 	}
 	pr.Close()
 	cancel()
@@ -386,7 +387,7 @@ func (t *transfer) receive(ctx context.Context, from side, fn func(io.Reader) er
 	return err
 }
 
-// reprefix puts a directory before all names of an archive.
+// reprefix copies an archive with a directory in front of all names.
 func reprefix(w io.Writer, r io.Reader, prefix string) error {
 	tr, tw := tar.NewReader(r), tar.NewWriter(w)
 	buf := make([]byte, 512<<10)
@@ -412,7 +413,7 @@ func reprefix(w io.Writer, r io.Reader, prefix string) error {
 	}
 }
 
-// out copies from a sandbox to a path here.
+// out copies from a sandbox to a local path.
 func (t *transfer) out(ctx context.Context, from side, to string) error {
 	src := parseSource(from.path)
 	info, err := t.c.Stat(ctx, from.box, from.path,
@@ -447,7 +448,7 @@ func (t *transfer) out(ctx context.Context, from side, to string) error {
 	return t.outFile(ctx, from, info, dir, name)
 }
 
-// outDir unpacks a directory into a local one, which is created; with below into a subdirectory of the same name.
+// outDir unpacks a directory into a local one, which it creates; with below, into a subdirectory of the same name.
 func (t *transfer) outDir(ctx context.Context, from side, to string, below bool) error {
 	err := os.Mkdir(to, 0o755)
 	fresh := err == nil
@@ -474,9 +475,9 @@ func (t *transfer) outDir(ctx context.Context, from side, to string, below bool)
 	return err
 }
 
-func shut(root *os.Root) { _ = root.Close() } // it was only looked through
+func shut(root *os.Root) { _ = root.Close() } // it was only read
 
-// subRoot makes a directory in root, unless it is there, and opens it.
+// subRoot creates a directory in root unless it exists, and opens it.
 func subRoot(root *os.Root, name string) (sub *os.Root, fresh bool, err error) {
 	if _, ok := local(name); !ok {
 		return nil, false, fault.New(fault.Invalid, "invalid directory name %q", name).
@@ -510,6 +511,6 @@ func (t *transfer) outFile(ctx context.Context, from side, info wire.FileInfo, d
 		return err
 	}
 	defer body.Close()
-	h.Size = -1 // whatever comes
+	h.Size = -1 // any size
 	return u.entry(h, body)
 }

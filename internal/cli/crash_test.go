@@ -23,11 +23,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/daemon"
 )
 
-// TestKilledDaemon kills a real daemon, and sometimes the keepers, at random moments
-// while clients work, and starts it again, many times. Afterwards every snapshot that was
-// acknowledged is there and shows what it showed, the store is whole, and the ledger tells
-// of everything that was acknowledged once, and of nothing that did not come about.
-// COPPICE_SOAK says for how long, "5m", if that is longer.
+// TestKilledDaemon kills a real daemon, and sometimes the monitors, at random moments while clients work, and
+// restarts it, many times. Afterwards every acknowledged snapshot exists with its content, the store is intact, and
+// the audit log records every acknowledged operation once, and none that did not happen. COPPICE_SOAK sets a minimum
+// duration, as in "5m".
 func TestKilledDaemon(t *testing.T) {
 	t.Parallel()
 	crashes := 200
@@ -45,7 +44,7 @@ func TestKilledDaemon(t *testing.T) {
 		ledgers[i] = &ledger{name: "w" + strconv.Itoa(i), rnd: rand.New(rand.NewPCG(uint64(i), 7)),
 			shows: map[string]string{}}
 	}
-	// How long a command takes here says when it is worth while to kill.
+	// The duration of a command determines when to kill the daemon.
 	var step time.Duration
 	for _, l := range ledgers {
 		step = max(step, l.begin(ctx, t, d.client))
@@ -82,33 +81,33 @@ func TestKilledDaemon(t *testing.T) {
 		acknowledged += len(l.shows)
 	}
 	r, err := d.client.Verify(ctx, "", nil)
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		t.Errorf("verify: %+v, %v", r, err)
 	}
 	if _, err := d.client.GC(ctx, wire.GCRequest{}, nil); err != nil {
 		t.Error(err)
 	}
 	if acknowledged < crashes/8 {
-		t.Errorf("only %d snapshots were taken: the test tests nothing", acknowledged)
+		t.Errorf("only %d snapshots were taken, too few for the test", acknowledged)
 	}
 	t.Logf("%d crashes, %d acknowledged snapshots", killed, acknowledged)
 }
 
-// ledger is what one client was told.
+// ledger is what the daemon acknowledged to one client.
 type ledger struct {
 	name    string
 	id      string
 	told    acknowledged
 	rnd     *rand.Rand
-	shows   map[string]string // snapshot to content of the one file
-	last    string            // the newest snapshot, or where HEAD was moved to
+	shows   map[string]string // content of the file by snapshot
+	last    string            // the latest snapshot, or the one that HEAD was moved to
 	n       int
-	refused error // the newest error, for the curious
+	refused error // the last error, for debugging
 }
 
 const file = "~/ledger"
 
-// begin makes the sandbox, and gives how long a command in it takes.
+// begin creates the sandbox, and returns the duration of a command in it.
 func (l *ledger) begin(ctx context.Context, t *testing.T, c *client.Client) time.Duration {
 	sb, err := c.Create(ctx, wire.CreateRequest{Name: l.name}, nil)
 	if err != nil {
@@ -118,13 +117,12 @@ func (l *ledger) begin(ctx context.Context, t *testing.T, c *client.Client) time
 	start := time.Now()
 	if x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"true"}}, client.Streams{}); err != nil ||
 		x.Code != 0 {
-		t.Fatalf("the first command: %+v, %v", x, err)
+		t.Fatalf("first command: %+v, %v", x, err)
 	}
 	return time.Since(start)
 }
 
-// work writes, goes back and forth, until done. Errors are expected: what they
-// leave open is asked for afterwards.
+// work writes, moves and forks, until done. Errors are expected: check verifies afterwards what was acknowledged.
 func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done *atomic.Bool) {
 	for !done.Load() && ctx.Err() == nil {
 		if l.n > 3 && l.rnd.IntN(4) == 0 {
@@ -134,14 +132,14 @@ func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done 
 		if l.rnd.IntN(10) == 0 {
 			if r, err := c.Fork(ctx, l.name, wire.ForkRequest{}); err == nil {
 				l.told.add("fork", r.Sandboxes[0].ID)
-				_ = c.Remove(ctx, r.Sandboxes[0].Name, true) // or another daemon has none of it
+				_ = c.Remove(ctx, r.Sandboxes[0].Name, true) // a daemon that is killed meanwhile has no fork to remove
 			}
 			continue
 		}
 		l.n++
 		text := fmt.Sprintf("%s %d", l.name, l.n)
 		begun, script := "", "echo "+text+" >"+file
-		if l.n%8 == 0 { // so many changes that the upper itself becomes the layer
+		if l.n%8 == 0 { // enough changes that the upper directory itself becomes the layer
 			script += " && rm -rf ~/many && mkdir ~/many && cd ~/many && touch $(seq 600)"
 		}
 		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", script}},
@@ -154,7 +152,7 @@ func (l *ledger) work(ctx context.Context, t *testing.T, c *client.Client, done 
 		if x.Changed {
 			l.told.add("snapshot", x.Snapshot)
 		}
-		if x.Code == 128+9 { // its keeper was killed
+		if x.Code == 128+9 { // its monitor was killed
 			continue
 		}
 		if x.Code != 0 {
@@ -186,7 +184,7 @@ func (l *ledger) move(ctx context.Context, t *testing.T, c *client.Client) {
 	}
 }
 
-// check asks for everything that was acknowledged.
+// check verifies every acknowledged snapshot.
 func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
 	log, err := c.Log(ctx, l.name)
 	if err != nil {
@@ -214,16 +212,16 @@ func (l *ledger) check(ctx context.Context, t *testing.T, c *client.Client) {
 		x, err := c.Exec(ctx, l.name, wire.ExecRequest{Cmd: []string{"sh", "-c", "cat " + file}},
 			client.Streams{Stdout: &out})
 		if err != nil || x.Code != 0 || strings.TrimSpace(out.String()) != text {
-			t.Errorf("%s: snapshot %s shows %q, not %q (%v)", l.name, id, out.String(), text, err)
+			t.Errorf("%s: snapshot %s shows %q, want %q (%v)", l.name, id, out.String(), text, err)
 		}
 	}
 }
 
-// doomed is a daemon in a process of its own, to be killed.
+// doomed is a daemon in its own process, which the test kills.
 type doomed struct {
 	t      *testing.T
 	home   string
-	args   []string // of serve
+	args   []string // arguments of serve
 	cmd    *exec.Cmd
 	log    *os.File
 	client *client.Client
@@ -255,14 +253,14 @@ func newDoomed(t *testing.T, args ...string) *doomed {
 		_ = log.Close()
 		if t.Failed() {
 			text, _ := os.ReadFile(log.Name())
-			t.Logf("the daemons said:\n%s", text[max(0, len(text)-10_000):])
+			t.Logf("log of the daemons:\n%s", text[max(0, len(text)-10_000):])
 		}
 		_ = os.Remove(log.Name())
 	})
 	return d
 }
 
-// dial waits for the daemon that is being started.
+// dial waits until the daemon listens.
 func (d *doomed) dial(ctx context.Context) (net.Conn, error) {
 	for {
 		c, err := client.DialSocket(ctx, daemon.SocketPath(d.home))
@@ -279,7 +277,7 @@ func (d *doomed) dial(ctx context.Context) (net.Conn, error) {
 
 func (d *doomed) start() { d.startAs("coppice") }
 
-// startAs starts the daemon by a name of this program.
+// startAs starts the daemon with name as its argv[0].
 func (d *doomed) startAs(name string) {
 	d.cmd = &exec.Cmd{
 		Path: "/proc/self/exe", Args: append([]string{name, "serve", "--home", d.home}, d.args...),
@@ -290,7 +288,7 @@ func (d *doomed) startAs(name string) {
 	}
 }
 
-// ready waits until the daemon answers.
+// ready waits until the daemon accepts connections.
 func (d *doomed) ready(ctx context.Context) {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -299,8 +297,7 @@ func (d *doomed) ready(ctx context.Context) {
 	_ = c.Close()
 }
 
-// kill ends the daemon, and with an ordinary user's the process that only waits
-// for it.
+// kill kills the daemon. For an unprivileged user the process that it started only waits for the daemon, and exits.
 func (d *doomed) kill() {
 	killed := false
 	if pid, err := os.ReadFile(filepath.Join(d.home, "lock")); err == nil {
@@ -310,13 +307,12 @@ func (d *doomed) kill() {
 			}
 		}
 	}
-	// An ordinary user's process ends with the daemon that it waits for, whose
-	// socket takes nobody any more by then.
+	// The waiting process of an unprivileged user exits with the daemon, which accepts no connections by then.
 	patience := 5 * time.Second
-	if !killed { // it had not come so far
+	if !killed { // it has not written its PID yet
 		patience = 0
 	}
-	this := d.cmd.Process // who is late is not to kill the next one
+	this := d.cmd.Process // a late timer must not kill the next process
 	late := time.AfterFunc(patience, func() { _ = this.Kill() })
 	defer late.Stop()
 	_ = d.cmd.Wait()

@@ -64,7 +64,7 @@ limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
 	return cmd
 }
 
-// making is the flags for a new sandbox.
+// making has the flags for a new sandbox.
 type making struct {
 	req    wire.CreateRequest
 	from   string
@@ -76,7 +76,7 @@ type making struct {
 	repo   repository
 }
 
-// flags are those of every command that makes a sandbox.
+// flags adds the flags of every command that creates a sandbox.
 func (mk *making) flags(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&mk.from, "from", "host", "root file system `SOURCE`: host, host-copy, DIR, TARBALL or SANDBOX[@REF]")
@@ -114,7 +114,7 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 		cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// make creates a sandbox from the flags, with progress.
+// make creates a sandbox from the flags, and shows the progress.
 func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) {
 	mk.req.Limits = strings.Join(mk.limits, ",")
 	if mk.req.Labels, err = label.Parse(mk.labels); err != nil {
@@ -164,8 +164,8 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	return sb, nil
 }
 
-// workDir is the current directory, in which the commands of a sandbox from the host work; "" if it was removed,
-// or if the host is another machine.
+// workDir returns the current directory, in which the commands of a sandbox from the host start; "" if it was
+// removed, or if the host is another machine.
 func (a *app) workDir() string {
 	dir, err := os.Getwd()
 	if err != nil || a.getenv("COPPICE_HOST") != "" {
@@ -190,14 +190,14 @@ func (a *app) policies(mk *making) (err error) {
 	return err
 }
 
-// must is for errors that only a bug can cause, such as an unknown flag name.
+// must panics on an error that only a bug can cause, such as an unknown flag name.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// env resolves "K" to "K=V" from the environment; an unset variable is omitted, as docker does.
+// env resolves "K" to "K=V" from the environment; an unset variable is omitted, as in Docker.
 func (a *app) env(list []string) ([]string, error) {
 	var out []string
 	for _, kv := range list {
@@ -217,7 +217,7 @@ func (a *app) env(list []string) ([]string, error) {
 	return out, nil
 }
 
-// source fills in req.From, and returns what must be closed afterwards.
+// source fills in req.From, and returns what the caller must close afterwards.
 func (a *app) source(ctx context.Context, from string, req *wire.CreateRequest) (io.Closer, error) {
 	switch {
 	case from == "host" || from == "host-copy":
@@ -252,7 +252,7 @@ func (a *app) source(ctx context.Context, from string, req *wire.CreateRequest) 
 	return nil, nil
 }
 
-// archiveName distinguishes a bare file name from a sandbox's name.
+// archiveName reports whether a name without a slash is that of an archive, and not of a sandbox.
 func archiveName(s string) bool {
 	for _, end := range []string{".tar", ".tgz", ".txz", ".tzst", ".tar.gz", ".tar.xz", ".tar.zst"} {
 		if strings.HasSuffix(s, end) {
@@ -288,8 +288,8 @@ func (a *app) path(from string, req *wire.CreateRequest) (io.Closer, error) {
 	return f, nil
 }
 
-// download opens an archive on the web. It is fetched here and not by the
-// daemon: with this user's network, proxies and rights.
+// download opens an archive on the web. The CLI fetches it, not the daemon, so that it is fetched with this user's
+// network, proxies and rights.
 func download(ctx context.Context, url string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

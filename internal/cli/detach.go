@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// defaultDetach are Docker's keys.
+// defaultDetach has Docker's detach keys.
 const defaultDetach = "ctrl-p,ctrl-q"
 
-// detachKeys reads keys as Docker writes them: "ctrl-p,ctrl-q", "ctrl-a,d"; ""
-// is none.
+// detachKeys parses keys as Docker writes them, as in "ctrl-p,ctrl-q" or "ctrl-a,d"; "" is none.
 func detachKeys(s string) ([]byte, error) {
 	if s == "" {
 		return nil, nil
@@ -34,19 +33,19 @@ func detachKeys(s string) ([]byte, error) {
 }
 
 // detachable is the input of a supervised command. When the detach keys were typed, or the terminal is gone, it calls
-// leave and returns nothing more: EOF would close the command's stdin.
+// leave and blocks: EOF would close the command's stdin.
 type detachable struct {
 	in       io.Reader
 	keys     []byte
 	terminal bool
 	leave    func()
 
-	matched int    // how many keys were typed, and not passed on yet
-	out     []byte // to be returned next
+	matched int    // number of typed keys that are not forwarded yet
+	out     []byte // bytes to return next
 	left    bool   // the keys were typed, or the terminal is gone
 }
 
-// Read returns the input without the keys. What precedes them is returned before leave is called.
+// Read returns the input without the detach keys. It returns what precedes them before it calls leave.
 func (d *detachable) Read(p []byte) (int, error) {
 	for len(d.out) == 0 {
 		if d.left {
@@ -65,7 +64,7 @@ func (d *detachable) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// filter processes input, and reports whether it contained the keys.
+// filter processes input, and reports whether the detach keys were typed.
 func (d *detachable) filter(typed []byte) bool {
 	if len(d.keys) == 0 {
 		d.out = append(d.out, typed...)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDetachKeys_LoseNoInput checks that input typed before the detach keys is passed on, also
-// when all of it arrives at once, as from a paste or a script.
+// TestDetachKeys_LoseNoInput checks that input typed before the detach keys is forwarded, also if everything arrives
+// in one read, as from a paste or a script.
 func TestDetachKeys_LoseNoInput(t *testing.T) {
 	t.Parallel()
 	left := make(chan struct{})
@@ -18,12 +18,12 @@ func TestDetachKeys_LoseNoInput(t *testing.T) {
 	if _, err := io.ReadFull(d, got); err != nil || string(got) != "rm \x10x\r" {
 		t.Errorf("%q, %v", got, err)
 	}
-	go d.Read(got) // it never comes back
+	go d.Read(got) // it never returns
 	<-left
 }
 
-// TestWindow_DetachesWhenClosed checks that writes to a lost window do not fail: an error of
-// the output would send SIGPIPE to the command.
+// TestWindow_DetachesWhenClosed checks that writes to a lost terminal do not fail: an error of the output would send
+// SIGPIPE to the command.
 func TestWindow_DetachesWhenClosed(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()

@@ -126,7 +126,7 @@ func (a *app) filePatch(ctx context.Context, c *client.Client, name string, req 
 	return l.flush()
 }
 
-// lines cleans and colours a patch line by line.
+// lines sanitizes and colours a patch line by line.
 type lines struct {
 	w    io.Writer
 	p    tty.Palette

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// diffArgs separates the arguments of diff into states and paths. There is at least one state.
+// diffArgs separates the arguments of diff into states and paths. It returns at least one state.
 func diffArgs(args []string, dash int) (states, paths []string, err error) {
 	states = args
 	if dash >= 0 {
@@ -58,7 +58,7 @@ func diffRequest(
 ) (name string, req wire.DiffRequest, err error) {
 	name, ref, explicit := splitState(states[0])
 	from, to := diffState{name, ref}, diffState{name: name}
-	// of is a state that is written as NAME@REF, or as a REF of the first sandbox.
+	// of parses NAME@REF, or a REF of the first sandbox.
 	of := func(s string) diffState {
 		if other, ref, explicit := splitState(s); explicit {
 			return diffState{other, ref}
@@ -107,8 +107,8 @@ func diffRequest(
 	return from.name, req, nil
 }
 
-// isSandbox reports whether a word is the name of a sandbox, and not a reference to a snapshot of name. If it is
-// both, that is an error.
+// isSandbox reports whether a word is the name of a sandbox, and not a reference to a snapshot of name. A word that
+// is both is an error.
 func isSandbox(ctx context.Context, c *client.Client, name, word string) (bool, error) {
 	if word == "HEAD" || strings.ContainsAny(word, "@~^") {
 		return false, nil
@@ -128,7 +128,7 @@ func isSandbox(ctx context.Context, c *client.Client, name, word string) (bool, 
 		WithHint("for the snapshot: coppice diff %s@%s; for the sandbox: coppice diff %s %s@", name, word, name, word)
 }
 
-// wireKind returns the kind of an error of the daemon, and "" of none.
+// wireKind returns the kind of an error of the daemon, and "" for nil.
 func wireKind(err error) fault.Kind {
 	if err == nil {
 		return ""
@@ -136,7 +136,7 @@ func wireKind(err error) fault.Kind {
 	return fault.Kind(wireError(err).Kind)
 }
 
-// refHint adds to an unknown reference how it was read, and that it may have been meant as a path.
+// refHint adds to the error of an unknown reference that it may have been meant as a sandbox or as a path.
 func refHint(err error, args []string) error {
 	if err == nil {
 		return nil
@@ -156,10 +156,10 @@ func refHint(err error, args []string) error {
 	return &fault.Error{Kind: fault.Kind(e.Kind), Message: message, Hint: hint}
 }
 
-// repositoryOnly reports whether the form has what only a comparison in a repository has.
+// repositoryOnly reports whether the form has flags that only a comparison in a repository supports.
 func (f gitForm) repositoryOnly() bool { return f.pending || f.color != "" || f.noPager }
 
-// list lists changes of files, one a line, with their status or without.
+// list lists changes of files, one a line, with or without their status.
 func (f gitForm) list(w io.Writer, _ tty.Palette, all []wire.Change) error {
 	letters := map[string]string{wire.Added: "A\t", wire.Removed: "D\t", wire.Modified: "M\t"}
 	for _, c := range all {

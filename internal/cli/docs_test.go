@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// spoken are the commands that the text of a document has in backquotes.
+// spoken matches a command in backquotes in the text of a document.
 var spoken = regexp.MustCompile("`coppice ([^`#\n]+)")
 
-// headers are the words behind "coppice" in files and keys of Coppice, which are not commands.
+// headers matches words that follow "coppice" in files and keys of Coppice, and are not commands.
 var headers = regexp.MustCompile(`^(home|layer|checked|seal|ledger key|witness key) `)
 
-// documents gives the Markdown files that users and contributors read, but for the changelog,
-// which is about other versions, too.
+// documents returns the Markdown files for users and contributors, except the changelog, which is also about other
+// versions.
 func documents(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/*/*.md", "../../examples/*/*.md"} {
@@ -29,7 +29,7 @@ func documents(t *testing.T) (all []string) {
 	return slices.DeleteFunc(all, func(doc string) bool { return filepath.Base(doc) == "CHANGELOG.md" })
 }
 
-// The commands and flags that the text of a document has in backquotes exist.
+// TestDocuments_NameCommandsThatExist checks that the commands and flags in backquotes exist.
 func TestDocuments_NameCommandsThatExist(t *testing.T) {
 	t.Parallel()
 	checked := 0
@@ -78,8 +78,8 @@ func TestDocuments_NameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// Each command line in an example of a document is one that the program takes: command, flags with
-// their values, and number of arguments.
+// TestDocuments_ShowCommandLinesThatWork checks that the program accepts each command line in an example: the
+// command, the flags with their values, and the number of arguments.
 func TestDocuments_ShowCommandLinesThatWork(t *testing.T) {
 	t.Parallel()
 	checked := 0
@@ -102,7 +102,7 @@ func TestDocuments_ShowCommandLinesThatWork(t *testing.T) {
 	}
 }
 
-// taken reports why a command line is wrong. Nothing is run.
+// taken returns the error of an invalid command line. It runs nothing.
 func taken(words []string) error {
 	cmd, rest, err := (&app{}).root().Find(words)
 	if err != nil {
@@ -114,8 +114,8 @@ func taken(words []string) error {
 	return cmd.ValidateArgs(cmd.Flags().Args())
 }
 
-// typed gives the lines of a page that a reader types: in blocks of sh those that are not comments,
-// and in blocks of console those behind "$ ".
+// typed returns the lines of a page that a reader types: in blocks of sh all lines, and in blocks of console those
+// after "$ ".
 func typed(page string) (lines []string) {
 	const none = ""
 	block, before := none, ""
@@ -148,7 +148,7 @@ func typed(page string) (lines []string) {
 	return lines
 }
 
-// commandsOf gives the words behind "coppice" of each command of a line for a shell that runs it.
+// commandsOf returns the words after "coppice" for each command in a line of shell.
 func commandsOf(line string) (all [][]string) {
 	var words []string
 	var word strings.Builder
@@ -162,7 +162,7 @@ func commandsOf(line string) (all [][]string) {
 	next := func() {
 		end()
 		for len(words) > 0 && regexp.MustCompile(`^[A-Z_]+=`).MatchString(words[0]) {
-			words = words[1:] // a variable for this command
+			words = words[1:] // a variable assignment for this command
 		}
 		if len(words) > 1 && words[0] == "coppice" {
 			all = append(all, words[1:])

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/npmtest"
 )
 
-// The page of documentation works in a real browser: with the keyboard alone, light
-// and dark, and without any network but the daemon's. SHOT=PREFIX keeps pictures.
+// TestDocumentationPage uses the documentation page in a real browser: with the keyboard alone, light and dark, and
+// without network access except to the daemon. SHOT=PREFIX saves screenshots.
 func TestDocumentationPage(t *testing.T) {
 	t.Parallel()
 	chromium, err := exec.LookPath("chromium")
@@ -26,7 +26,7 @@ func TestDocumentationPage(t *testing.T) {
 	d := newDesk(t)
 	url := d.listen()
 	token := strings.TrimSpace(d.run("token", "create", "page", "--scope", "operate"))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*patience) // 750 keys, of which each waits for a frame
+	ctx, cancel := context.WithTimeout(t.Context(), 20*patience) // 750 keys, each of which waits for a frame
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", dir+"/page.mjs")
 	cmd.Env = append(d.env, "CHROMIUM="+chromium, "MODULES="+modules, "SANDBOX="+sandbox, "TOKEN="+token, "URL="+url)
@@ -35,7 +35,7 @@ func TestDocumentationPage(t *testing.T) {
 	}
 }
 
-// listen starts the daemon anew, on TCP as well, and gives its address.
+// listen restarts the daemon, which also listens on TCP, and returns its URL.
 func (d *desk) listen() string {
 	d.t.Helper()
 	d.run("serve", "--stop")
@@ -53,17 +53,17 @@ func (d *desk) listen() string {
 	d.t.Cleanup(func() {
 		d.try("serve", "--stop")
 		rest.Wait()
-		_ = cmd.Wait() // however it ended
+		_ = cmd.Wait() // with any exit code
 	})
 	for lines.Scan() {
 		if _, url, ok := strings.Cut(lines.Text(), "listening on "); ok {
 			rest.Go(func() {
-				for lines.Scan() { // it must not wait for a reader
+				for lines.Scan() { // the daemon must not block on stderr
 				}
 			})
 			return url
 		}
 	}
-	d.t.Fatal("the daemon does not say where it listens")
+	d.t.Fatal("the daemon does not print its address")
 	return ""
 }

@@ -27,12 +27,12 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// door is a real daemon that is reached over TCP, and two sandboxes: a and b.
+// door is a real daemon that listens on TCP, with two sandboxes: a and b.
 type door struct {
 	*doomed
 	addr string
 	ids  map[string]string // of the sandboxes, by name
-	from byte              // the last of the addresses that strangers come from
+	from byte              // last byte of the latest stranger's address
 }
 
 func newDoor(t *testing.T) *door {
@@ -52,7 +52,7 @@ func newDoor(t *testing.T) *door {
 	return d
 }
 
-// token makes one, and gives its secret and its id.
+// token creates a token, and returns its secret and its ID.
 func (d *door) token(scope string, sandboxes ...string) (secret, id string) {
 	d.t.Helper()
 	res, err := d.client.CreateToken(d.t.Context(), wire.TokenRequest{Name: "t", Scope: scope, Sandboxes: sandboxes})
@@ -62,14 +62,14 @@ func (d *door) token(scope string, sandboxes ...string) (secret, id string) {
 	return res.Secret, res.ID
 }
 
-// request is one over TCP.
+// request is a request over TCP.
 type request struct {
 	method, path, body, token string
-	header                    []string // names and values; Host is one
-	stranger                  bool     // it comes from an address of its own, which has guessed nothing yet
+	header                    []string // names and values; may include Host
+	stranger                  bool     // send it from a new address, without failed authentications
 }
 
-// send gives the answer with an open body.
+// send sends a request, and returns the response with an open body.
 func (d *door) send(q request) *http.Response {
 	d.t.Helper()
 	dial := &net.Dialer{}
@@ -101,14 +101,14 @@ func (d *door) send(q request) *http.Response {
 	return res
 }
 
-// status sends a request, and leaves the body of what is a stream alone.
+// status sends a request, and returns the status without reading the body, which may be a stream.
 func (d *door) status(q request) int {
 	res := d.send(q)
 	defer res.Body.Close()
 	return res.StatusCode
 }
 
-// text sends a request and gives status and body.
+// text sends a request, and returns the status and the body.
 func (d *door) text(q request) (int, string) {
 	d.t.Helper()
 	res := d.send(q)
@@ -120,10 +120,11 @@ func (d *door) text(q request) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// offered is one of docs/openapi.json.
+// offered is an operation of docs/openapi.json.
 type offered struct{ method, path, scope string }
 
-// operations reads the document that a test of httpapi holds to what is served.
+// operations returns the operations of docs/openapi.json, which a test of httpapi compares with those that are
+// served.
 func operations(t *testing.T) (list []offered) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "openapi.json"))
@@ -153,7 +154,7 @@ func operations(t *testing.T) (list []offered) {
 	return append(list, offered{"POST", "/mcp", "read"}, offered{"GET", "/mcp", "read"}, offered{"DELETE", "/mcp", "read"})
 }
 
-// url fills in what an operation is about.
+// url fills in the parameters of a path.
 func (d *door) url(path, sandbox string) string {
 	id := d.ids[sandbox]
 	if strings.HasPrefix(path, "/v1/tokens/") {
@@ -165,8 +166,8 @@ func (d *door) url(path, sandbox string) string {
 		"{ref}", "HEAD", "{tag}", "t", "{pid}", "99999", "{port}", "9").Replace(path)
 }
 
-// TestOperations_RequireAuthorization calls every operation with each kind of credential that does
-// not allow it, and is refused. An operation without a guard would be carried out, and be noticed.
+// TestOperations_RequireAuthorization calls every operation with each kind of insufficient credentials, and checks
+// that it is refused and has no effect.
 func TestOperations_RequireAuthorization(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -183,8 +184,8 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 		t.Fatal(err)
 	}
 	rank := map[string]int{"": 0, "read": 1, "operate": 2, "admin": 3}
-	// What a token for other sandboxes may ask for beside what is about one; what writes to a
-	// repository of the host is refused to every token for some sandboxes only.
+	// Operations that a token for other sandboxes may call, beside those of a sandbox, with their status. Writing to
+	// a repository of the host is denied to every token for some sandboxes only.
 	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204,
 		"POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
 		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403}
@@ -192,7 +193,7 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 		name := op.method + " " + op.path
 		q := request{method: op.method, path: d.url(op.path, "a"), body: "{}"}
 		if op.path == "/v1/sessions/{id}/attach" {
-			q.body = `{"read_only":true}` // to type needs more
+			q.body = `{"read_only":true}` // typing requires more
 		}
 		is := func(who string, want int, q request) {
 			t.Helper()
@@ -208,22 +209,22 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 		in := func(who string, q request) {
 			t.Helper()
 			switch got := d.status(q); {
-			case op.path == "/v1/attach/{session}" && got == 403: // its own tokens
+			case op.path == "/v1/attach/{session}" && got == 403: // it has its own tokens
 			case got == 401, got == 403, got == 421, got == 429:
 				t.Errorf("%s as %s: %d", name, who, got)
 			}
 		}
-		is("who uses another name", 421, with(all, "Host", "evil.example"))
-		is("who uses a name with our name in it", 421, with(all, "Host", "localhost.evil.example:80"))
+		is("another host name", 421, with(all, "Host", "evil.example"))
+		is("a host name that contains ours", 421, with(all, "Host", "localhost.evil.example:80"))
 		is("a page of another site", 403, with(all, "Origin", "http://evil.example"))
 		is("a page of a preview", 403, with(all, "Origin", "http://80--a.localhost"))
 		if op.scope == "" {
-			in("nobody", q)
+			in("a client without a token", q)
 			continue
 		}
 		is("an image of another site", 403, with(all, "Sec-Fetch-Site", "cross-site"))
-		for who, token := range map[string]string{"nobody": "", "somebody with a wrong token": all[:len(all)-4] + "AAAA",
-			"somebody with a revoked token": revoked} {
+		for who, token := range map[string]string{"no token": "", "a wrong token": all[:len(all)-4] + "AAAA",
+			"a revoked token": revoked} {
 			q := with(token)
 			q.stranger = true
 			is(who, 401, q)
@@ -251,13 +252,13 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 			_, one := d.text(there)
 			_, two := d.text(request{method: op.method, path: d.url(not.path, "a"), body: "{}", token: others})
 			if strings.ReplaceAll(one, `\"a\"`, `\"none\"`) != two {
-				t.Errorf("%s tells that there is another sandbox: %s, and for none: %s", name, one, two)
+				t.Errorf("%s discloses another sandbox: %s; for a missing one: %s", name, one, two)
 			}
 		}
 	}
 	after, err := d.client.Status(t.Context(), "a")
 	if err != nil || after.Sandbox.Head != before.Sandbox.Head || after.Snapshots != before.Snapshots {
-		t.Errorf("something was done: %+v, %v", after, err)
+		t.Errorf("a refused operation had an effect: %+v, %v", after, err)
 	}
 	if list, err := d.client.List(t.Context()); err != nil || len(list) != 2 {
 		t.Errorf("%+v, %v", list, err)
@@ -277,11 +278,10 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 	}
 }
 
-// secret is what is in a file outside of every sandbox.
+// secret is the content of a file outside of every sandbox.
 const secret = "this is outside"
 
-// maze makes links in a sandbox that lead out of it, by every way that there is, to
-// a directory that no sandbox shows.
+// maze creates links of every kind in a sandbox that lead out of it, to a directory that no sandbox shows.
 func (d *door) maze(out string) {
 	d.t.Helper()
 	script := `set -e; mkdir -p /var/tmp/w/in/deep; cd /var/tmp/w; echo in >/var/tmp/w/in/f
@@ -295,7 +295,7 @@ ln -s dir chain; ln -s chain chain2; ln -s loop loop; ln -s dir/secret in/deep/t
 	}
 }
 
-// ways are paths that would be out's, if a link or ".." were taken by its word.
+// ways returns paths that lead to a file in out if a link or ".." is followed.
 func ways(out, name string) []string {
 	list := []string{"/var/tmp/w/dir/" + name, "/var/tmp/w/updir/" + name, "/var/tmp/w/chain2/" + name,
 		"/var/tmp/w/in/../dir/" + name, "/var/tmp/w/in/deep/../../dir/" + name, "/var/tmp/w/slash" + out + "/" + name,
@@ -311,25 +311,25 @@ func ways(out, name string) []string {
 	return list
 }
 
-// outside checks that nothing was done out of the sandboxes.
+// outside verifies that the directory outside of the sandboxes is unchanged.
 func outside(t *testing.T, out string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(out, "secret"))
 	if err != nil || string(b) != secret {
-		t.Errorf("the file outside holds %q, %v", b, err)
+		t.Errorf("the file outside contains %q, %v", b, err)
 	}
 	list, err := os.ReadDir(out)
 	if err != nil || len(list) != 1 {
-		t.Errorf("outside there are %v, %v", list, err)
+		t.Errorf("the directory outside has %v, %v", list, err)
 	}
 }
 
-// TestFileRoutes_FollowNoLinkOut follows links that a sandbox made through each route for
-// files, both of the live state and of a snapshot.
+// TestFileRoutes_FollowNoLinkOut follows links that a sandbox created, through each operation on files, in the live
+// state and in a snapshot.
 func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
-	// The home is shown in no sandbox.
+	// No sandbox shows the home.
 	out := filepath.Join(d.home, "out")
 	if err := os.Mkdir(out, 0o755); err != nil {
 		t.Fatal(err)
@@ -351,7 +351,7 @@ func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 		return d.text(
 			request{method: method, path: "/v1/sandboxes/a/files" + route + "?" + query.Encode(), body: body, token: token})
 	}
-	for _, at := range []string{"", "HEAD"} { // what is inside is found
+	for _, at := range []string{"", "HEAD"} { // paths inside are found
 		if code, text := send("GET", "", url.Values{"path": {"/var/tmp/w/slash/var/tmp/w/in/deep/../f"}, "at": {at}},
 			""); code != 200 || text != "in\n" {
 			t.Errorf("inside at %q: %d %s", at, code, text)
@@ -402,21 +402,21 @@ func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 			send("POST", "/move", nil, `{"from":`+quote(p)+`,"to":"/var/tmp/w/in/f"}`)
 			outside(t, out)
 			q.Set("recursive", "true")
-			// The root of the sandbox is not to be cleared: these have links within.
+			// These contain links within the sandbox, and must not remove its root.
 			if strings.Count(p, "..") == 0 {
 				send("DELETE", "", q, "")
 			}
 			outside(t, out)
 		}
 		if code, text := send("GET", "", url.Values{"path": {"/var/tmp/w/in/f"}}, ""); strings.Contains(text, secret) {
-			t.Errorf("it was moved in: %d %s", code, text)
+			t.Errorf("the file outside was moved in: %d %s", code, text)
 		}
 	}
 	delete(routes, "GET/watch")
 	for _, p := range []string{"/var/tmp/w/dir", "/var/tmp/w/updir", "/proc/1/root" + out, "/var/tmp/w/root" + out} {
 		res := d.send(request{method: "GET", path: "/v1/sandboxes/a/files/watch?path=" + url.QueryEscape(p), token: token}) //nolint:bodyclose // send sees to it
 		if res.StatusCode == http.StatusOK {
-			// What there is inside by that name may be watched; what happens outside is not told.
+			// A path of that name inside may be watched; changes outside must not be reported.
 			line := make(chan string, 1)
 			go func() {
 				l, _ := bufio.NewReader(res.Body).ReadString('\n')
@@ -433,13 +433,13 @@ func TestFileRoutes_FollowNoLinkOut(t *testing.T) {
 		res.Body.Close()
 	}
 	for r := range routes {
-		t.Errorf("files%s is not tried", r)
+		t.Errorf("files%s was not tested", r)
 	}
 	outside(t, out)
 }
 
-// TestFileRoutes_ResistSwapRace lets a process of the sandbox swap a directory and a link that
-// leads out, again and again, while files are read and written by both names.
+// TestFileRoutes_ResistSwapRace lets a process of the sandbox repeatedly swap a directory and a link that leads out,
+// while files are read and written through both names.
 func TestFileRoutes_ResistSwapRace(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -478,13 +478,13 @@ func TestFileRoutes_ResistSwapRace(t *testing.T) {
 		}
 	}
 	if done < 60 {
-		t.Errorf("only %d of the calls did something", done)
+		t.Errorf("only %d calls succeeded", done)
 	}
 	outside(t, out)
 }
 
-// TestRevokedToken_EndsSessions checks what was opened with a token that is then revoked: a
-// terminal, and an MCP session, which shows the forks that it makes.
+// TestRevokedToken_EndsSessions checks that revoking a token ends what was opened with it: a terminal, and an MCP
+// session, which can use the forks that it creates.
 func TestRevokedToken_EndsSessions(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -514,12 +514,12 @@ func TestRevokedToken_EndsSessions(t *testing.T) {
 		t.Fatalf("%q, %v", p, err)
 	}
 
-	// A model sees the forks that it makes, in the session that it makes them in.
+	// A model can use the forks that it creates in the same session.
 	m := &mcpClient{door: d, token: token}
 	m.call("initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
 	m.call("notifications/initialized", "{}")
 	if out := m.tool("head", `{"sandbox":"b"}`); !strings.Contains(out, "DID NOT EXECUTE") {
-		t.Errorf("another's: %s", out)
+		t.Errorf("another sandbox: %s", out)
 	}
 	if out := m.tool("fork", `{"sandbox":"a","names":["mine"]}`); strings.Contains(out, "DID NOT EXECUTE") {
 		t.Errorf("fork: %s", out)
@@ -533,12 +533,12 @@ func TestRevokedToken_EndsSessions(t *testing.T) {
 	if out := m.tool("status", `{"sandbox":"`+fork+`"}`); fork == "" || strings.Contains(out, "DID NOT EXECUTE") {
 		t.Errorf("the fork of its candidate %q: %s; %s", fork, out, played)
 	}
-	// Forks that another client makes of its sandbox are not visible to it.
+	// Forks of its sandbox that another client creates are not visible to it.
 	if _, err := d.client.Fork(t.Context(), "a", wire.ForkRequest{Names: []string{"theirs"}}); err != nil {
 		t.Fatal(err)
 	}
 	if out := m.tool("head", `{"sandbox":"theirs"}`); !strings.Contains(out, "DID NOT EXECUTE") {
-		t.Errorf("a fork of somebody else: %s", out)
+		t.Errorf("a fork of another client: %s", out)
 	}
 
 	if err := d.client.RevokeToken(t.Context(), id); err != nil {
@@ -552,10 +552,10 @@ func TestRevokedToken_EndsSessions(t *testing.T) {
 		}
 	}
 	if end.Err() != nil {
-		t.Error("the terminal stays open")
+		t.Error("the terminal is still open")
 	}
 	if _, res, err := websocket.Dial(t.Context(), late, nil); err == nil || res == nil || res.StatusCode != 403 { //nolint:bodyclose // there is none
-		t.Errorf("a ticket of a token that was revoked: %v", err)
+		t.Errorf("a ticket of a revoked token: %v", err)
 	}
 	if code, text := d.text(
 		request{method: "POST", path: "/mcp", body: `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`, token: token,
@@ -565,7 +565,7 @@ func TestRevokedToken_EndsSessions(t *testing.T) {
 	}
 }
 
-// mcpClient speaks the Model Context Protocol over TCP.
+// mcpClient is an MCP client over TCP.
 type mcpClient struct {
 	*door
 	token, session string
@@ -603,8 +603,8 @@ func (m *mcpClient) tool(name, args string) string {
 	return m.call("tools/call", `{"name":"`+name+`","arguments":`+args+`}`)
 }
 
-// TestPreview_AcceptsToken checks that a client that may connect to a port by the API can see
-// its pages with the same token, and that the token is not forwarded to the sandbox.
+// TestPreview_AcceptsToken checks that a client whose token allows connections to a port can also use the token for
+// the port's pages, and that the token is not forwarded to the sandbox.
 func TestPreview_AcceptsToken(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -633,7 +633,7 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 		strings.Contains(text, "Authorization") || strings.Contains(text, operate) {
 		t.Errorf("%d %s", code, text)
 	}
-	for who, token := range map[string]string{"nobody": "", "a reader": read, "another sandbox's": other} {
+	for who, token := range map[string]string{"no token": "", "a read token": read, "another sandbox's": other} {
 		if code, text := d.text(request{method: "GET", path: "/", token: token, header: at}); code != 403 {
 			t.Errorf("%s: %d %s", who, code, text)
 		}
@@ -643,7 +643,7 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 			stranger: true}); code != 401 {
 		t.Errorf("a wrong token: %d", code)
 	}
-	// With a link the application's own Authorization goes in.
+	// With a preview link, the Authorization header of the application is forwarded.
 	code, text := d.text(request{method: "POST", path: "/v1/sandboxes/a/ports/38127/preview", token: operate})
 	var link wire.PreviewResult
 	if err := json.Unmarshal([]byte(text), &link); err != nil || code != 200 {

@@ -2,5 +2,5 @@
 
 package cli_test
 
-// static says that the test's binary needs no other file to be started.
+// static reports whether the test binary is statically linked.
 const static = false

@@ -10,8 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// printEach calls fn for every name, and prints those for which it went well: their
-// results, as JSON.
+// printEach calls fn for every name, and prints the names for which it succeeded, or with --json the results by name.
 func printEach[T any](
 	ctx context.Context, a *app, names []string, fn func(*client.Client, context.Context, string) (T, error),
 ) error {
@@ -36,8 +35,8 @@ func printEach[T any](
 	return errors.Join(err, perr)
 }
 
-// each calls fn for every name, prints all errors but the last, and returns that one: an error does not stop the
-// other calls.
+// each calls fn for every name. An error does not stop the other calls: each prints all errors but the last, and
+// returns the last.
 func (a *app) each(ctx context.Context, names []string, fn func(context.Context, *client.Client, string) error) error {
 	c, err := a.client()
 	if err != nil {

@@ -14,20 +14,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// every is the flags --all and --filter of commands that take names of sandboxes.
+// every has the flags --all and --filter of commands that take names of sandboxes.
 type every struct {
 	all    bool
 	filter choosing
-	ids    map[string]string // of the chosen sandboxes, by name
+	ids    map[string]string // IDs of the chosen sandboxes, by name
 }
 
-// flags declares --all, whose usage says what it does, and --filter.
+// flags adds --all, whose usage describes its effect, and --filter.
 func (e *every) flags(a *app, cmd *cobra.Command, usage string) {
 	cmd.Flags().BoolVar(&e.all, "all", false, usage)
-	e.filter.flag(a, cmd, "") // -f is --force
+	e.filter.flag(a, cmd, "") // no shorthand: -f is --force
 }
 
-// args requires names, or --all without any.
+// args requires names, or --all without names.
 func (e *every) args(cmd *cobra.Command, args []string) error {
 	switch {
 	case e.all && len(args) > 0:
@@ -67,12 +67,11 @@ func (e *every) names(
 	return names, nil
 }
 
-// ref returns the reference to a sandbox of names for the daemon: with --all its ID, since another sandbox may have
-// its name by then.
+// ref returns the reference to a sandbox of names for the daemon. With --all it is the ID, since another sandbox may
+// have the name by then.
 func (e *every) ref(name string) string { return cmp.Or(e.ids[name], name) }
 
-// confirmed asks at the terminal whether all of names are to be removed. Without a terminal it
-// refuses.
+// confirmed asks at the terminal whether to remove all of names. Without a terminal it fails.
 func (a *app) confirmed(names []string) error {
 	if !tty.IsTerminal(a.stdin) {
 		return &usageError{msg: "rm --all requires --force without a terminal", hint: "as in: coppice rm --all --force"}

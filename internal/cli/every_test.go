@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestEvery_RefersByID checks that --all names the sandboxes that it has chosen by ID: while the user confirms,
+// TestEvery_RefersByID checks that --all refers by ID to the sandboxes that it chose: while the user confirms,
 // another sandbox may get the name of one.
 func TestEvery_RefersByID(t *testing.T) {
 	t.Parallel()

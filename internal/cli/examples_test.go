@@ -12,13 +12,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/npmtest"
 )
 
-// TestExamples_Explore checks that the examples in all languages do the same, and leave nothing behind.
+// TestExamples_Explore checks that the examples in all languages do the same, and leave no sandboxes behind.
 func TestExamples_Explore(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/explore"
 	d := newDesk(t)
 	d.run("rm", sandbox)
-	path, err := exec.LookPath("coppice") // of the tests
+	path, err := exec.LookPath("coppice") // the tests' build
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestExamples_Explore(t *testing.T) {
 				t.Errorf("%v: %s", err, got)
 			}
 			if left := d.run("ls", "--quiet"); left != "" {
-				t.Errorf("these are left: %s", left)
+				t.Errorf("sandboxes are left: %s", left)
 			}
 		})
 	}

@@ -94,8 +94,8 @@ With --json, the result is one line of JSON on stderr.`,
 	return cmd
 }
 
-// commandAfterName returns the command of exec. Flags may precede and follow the name; the first word after them, or
-// "--", starts the command, so that its flags are not taken for those of Coppice.
+// commandAfterName returns the command of exec. Flags may precede and follow the name. The first other word, or "--",
+// starts the command, so that its flags are not parsed as flags of Coppice.
 func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 	if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
 		return nil, &usageError{msg: "exec requires the name of a sandbox", hint: "as in: coppice exec NAME -- ls -l"}
@@ -115,7 +115,7 @@ func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 	}
 }
 
-// loginShell starts the user's shell; SHELL is set by the sandbox.
+// loginShell starts the user's shell; the sandbox sets SHELL.
 const loginShell = `for s in "$SHELL" /bin/bash /bin/sh; do [ -x "$s" ] && exec "$s" -l; done; exec sh -l`
 
 func (a *app) shell() *cobra.Command {
@@ -153,13 +153,13 @@ taken when the shell exits.`,
 	return cmd
 }
 
-// terminal reports whether stdin and stdout are a terminal.
+// terminal reports whether both stdin and stdout are terminals.
 func (a *app) terminal() bool { return tty.IsTerminal(a.stdin) && tty.IsTerminal(a.stdout) }
 
-// ours gives an error of our own the exit code that no command has.
+// ours gives an error of Coppice the exit code 125, which distinguishes it from the exit code of a command.
 func ours(err error) error { return &exitCode{code: exitOurs, err: err} }
 
-// foreground runs one command with this process's streams, and ends as it ends.
+// foreground runs a command with the CLI's streams, and exits with its exit code.
 func (a *app) foreground(ctx context.Context, name string, req wire.ExecRequest) error {
 	exit, err := a.stream(ctx, name, req, nil)
 	if err != nil {
@@ -185,8 +185,8 @@ func (a *app) ended(exit wire.Exit) error {
 	return &exitCode{code: exit.Code}
 }
 
-// tooEarly is the cause if a signal ends this program while the sandbox is being started: no
-// command exists yet that could receive it.
+// tooEarly is the cause of the cancellation if a signal ends the CLI while the sandbox starts: no command exists yet
+// that could receive the signal.
 type tooEarly struct{ signal int }
 
 func (e *tooEarly) Error() string { return "signal " + strconv.Itoa(e.signal) }
@@ -194,9 +194,8 @@ func (e *tooEarly) Error() string { return "signal " + strconv.Itoa(e.signal) }
 // errDetached means that the user detached from a supervised command, which continues.
 var errDetached = errors.New("detached")
 
-// stream carries this process's streams to a command and back, until it ends. A
-// supervised one is left when the keys are typed, or the terminal goes away: then
-// the error is errDetached.
+// stream connects the CLI's streams to a command until it exits. It detaches from a supervised command when the
+// detach keys are typed or the terminal is gone, and returns errDetached.
 func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, keys []byte) (wire.Exit, error) {
 	c, err := a.client()
 	if err != nil {
@@ -206,7 +205,7 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 	raw := req.TTY && req.Stdin && tty.IsTerminal(a.stdin)
 	eol := ""
 	if raw {
-		eol = "\r" // nothing else takes the cursor to the left then
+		eol = "\r" // in raw mode, a newline does not return the cursor to the first column
 	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
@@ -237,7 +236,7 @@ func (a *app) stream(ctx context.Context, name string, req wire.ExecRequest, key
 		if !tty.IsTerminal(screen) {
 			screen = a.stdin
 		}
-		resize, stopResize := watchSize(screen) // before its size is taken: no change is missed
+		resize, stopResize := watchSize(screen) // before the size is read, so that no change is missed
 		defer stopResize()
 		st.Resize = resize
 		if cols, rows, ok := tty.Size(screen); ok {
@@ -289,7 +288,8 @@ func (a *app) termEnv(env []string) []string {
 	return env
 }
 
-// screenReset leaves the alternate screen and shows the cursor, after a program that was left or killed.
+// screenReset leaves the alternate screen and shows the cursor, after the CLI detached from a program or it was
+// killed.
 func (a *app) screenReset(terminal bool) {
 	if terminal {
 		fmt.Fprint(a.stdout, "\x1b[?1049l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1006l\x1b[0m\r\n")

@@ -2,7 +2,8 @@ package cli
 
 import "github.com/coppice-dev/coppice/internal/fault"
 
-// Exit codes of commands other than exec, run, shell, attach and tournament, which exit as their command does.
+// Exit codes of commands other than exec, run, shell, attach and tournament, which exit with the code of their
+// command.
 const (
 	exitOK          = 0
 	exitError       = 1
@@ -15,11 +16,11 @@ const (
 	exitLimit       = 8
 	exitCorrupt     = 9
 	exitTimeout     = 124 // of a command of a sandbox
-	exitOurs        = 125 // Coppice failed, where other codes are those of the sandbox's command
+	exitOurs        = 125 // an error of Coppice, where other codes are those of the sandbox's command
 	exitCancelled   = 130 // 128 + SIGINT
 )
 
-// usual is the section "Exit codes" of the help of most commands.
+// usual is the section "Exit codes" in the help of most commands.
 const usual = `  0  done
   1  failed; for 3 to 9 and 130 see "coppice help exit-codes"
   2  the command line or a value in it is invalid`

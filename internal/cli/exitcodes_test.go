@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestExitCodeOf_MatchesHelp compares each kind with the help topic exit-codes.
+// TestExitCodeOf_MatchesHelp compares the exit code of each kind with the help topic exit-codes.
 func TestExitCodeOf_MatchesHelp(t *testing.T) {
 	t.Parallel()
 	for _, k := range []fault.Kind{

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// FuzzTimes: flags that hold times are refused as misuse, with how they are
-// written, or stand for what the daemon takes.
+// FuzzTimes checks that a flag for times is either rejected as a usage error with a hint, or has a value that the
+// daemon accepts.
 func FuzzTimes(f *testing.F) {
 	for _, s := range []string{"", "off", "quiet=200ms,max=2s", "quiet=,", "max=-1s", "quiet=1ns",
 		"quiet=9223372036854775807ns", "max=2562047h48m", "30d", "1.5d", "-1d", "99999999999999d", "NaNd", "1e9d", "+Infd",

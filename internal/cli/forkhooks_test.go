@@ -22,14 +22,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// hooked is a home with a sandbox in tier gvisor whose forks go on from memory, and a server
-// outside that its policy allows.
+// hooked is a home with a sandbox in tier gvisor whose forks continue from memory, and a server outside that its
+// policy allows.
 type hooked struct {
 	*desk
 	out *listener
 }
 
-// newHooked makes it, with flags of create.
+// newHooked creates a hooked home. flags are for create.
 func newHooked(t *testing.T, flags ...string) *hooked {
 	t.Helper()
 	if !static {
@@ -45,7 +45,7 @@ func newHooked(t *testing.T, flags ...string) *hooked {
 		h.try(append([]string{"rm", "--force"}, strings.Fields(h.run("ls", "-q"))...)...)
 		h.try("serve", "--stop")
 		h.killDaemon()
-		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run() // what the daemon was root over
+		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run() // files that the daemon's root owned
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -70,25 +70,25 @@ func newHooked(t *testing.T, flags ...string) *hooked {
 	}
 	h.run(append([]string{"create", sandbox, "--from", root, "--no-repo", "--tier", "gvisor", "--policy", policy},
 		flags...)...)
-	// A command that has ended leaves it running: no limit of time is about it.
+	// After the command exits, the sandbox keeps running: no time limit applies to a background process.
 	h.run("exec", sandbox, "--", "sh", "-c", "(while :; do sleep 1; done) >/dev/null 2>&1 &")
 	return h
 }
 
 const hooksDir = "/etc/coppice/on-fork.d"
 
-// listener hears who connects from where, on an address of this host that is not its loopback.
+// listener records the lines that clients send, on an address of this host other than loopback.
 type listener struct {
 	net.Listener
 	own sync.WaitGroup
 
 	mu    sync.Mutex
-	heard map[string]bool // guarded by mu: the lines that came
+	heard map[string]bool // guarded by mu: the received lines
 }
 
 func listenOutside(t *testing.T) *listener {
 	t.Helper()
-	// No packet is sent: the kernel tells from which address it would send.
+	// No packet is sent: the kernel selects the source address.
 	c, err := net.Dial("udp", "192.0.2.1:9")
 	if err != nil {
 		t.Skip("needs a network: this host has no address but loopback's")
@@ -125,14 +125,13 @@ func (l *listener) hears(line string) bool {
 	return l.heard[line]
 }
 
-// calls is a line of a shell that says a word to the server, and waits until that has heard it.
+// calls returns a shell command that sends a word to the server, and waits for its answer.
 func (h *hooked) calls(word string) string {
 	a := h.out.Addr().(*net.TCPAddr)
 	return fmt.Sprintf("exec bash -c 'exec 3<>/dev/tcp/%s/%d && echo %s >&3 && read answer <&3'", a.IP, a.Port, word)
 }
 
-// told runs coppice and gives all that it printed, which has to be fit for a terminal, and its
-// exit code.
+// told runs coppice, and returns its whole output and its exit code. The output must not contain control characters.
 func (h *hooked) told(args ...string) (string, int) {
 	h.t.Helper()
 	cmd := exec.Command("coppice", args...)
@@ -152,15 +151,15 @@ func (h *hooked) told(args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// plant gives the sandbox other hooks, by a script that is run where they are to be.
+// plant replaces the hooks of the sandbox. The script runs in their directory.
 func (h *hooked) plant(script string) {
 	h.t.Helper()
 	h.run("exec", sandbox, "--", "sh", "-ec", "rm -rf "+hooksDir+" /work/ran; mkdir -p "+hooksDir+"; cd "+hooksDir+"\n"+
-		// hook NAME makes one of what it reads.
+		// hook NAME creates a hook from stdin.
 		"hook() { { echo '#!/bin/sh'; cat; } >\"$1\"; chmod 755 \"$1\"; }\n"+script)
 }
 
-// quarantine tells why a fork is quarantined; nil: it is not.
+// quarantine returns why a fork is quarantined; nil if it is not.
 func (h *hooked) quarantine(name string) *wire.Quarantine {
 	h.t.Helper()
 	var st wire.StatusResult
@@ -170,8 +169,8 @@ func (h *hooked) quarantine(name string) *wire.Quarantine {
 	return st.Sandbox.Quarantine
 }
 
-// apart demands that a fork is quarantined for a reason, that this is told wherever it is asked
-// for, and that nothing gets out of it.
+// apart verifies that a fork is quarantined for a reason, that all commands report the reason, and that the fork has
+// no network access.
 func (h *hooked) apart(name, step, reason string) {
 	h.t.Helper()
 	q := h.quarantine(name)
@@ -186,27 +185,27 @@ func (h *hooked) apart(name, step, reason string) {
 	h.silent(name)
 }
 
-// silent demands that nothing gets out of a fork, though its policy allows it.
+// silent verifies that a fork has no network access, although its policy allows it.
 func (h *hooked) silent(name string) {
 	h.t.Helper()
 	if out, code := h.told("exec", name, "--timeout", "1s", "--", "sh", "-c", h.calls(name)); code != 124 {
-		h.t.Errorf("%s gets out: exit code %d, %q", name, code, out)
+		h.t.Errorf("%s is not blocked: exit code %d, %q", name, code, out)
 	}
 	if h.out.hears(name) {
-		h.t.Errorf("%s is heard outside", name)
+		h.t.Errorf("%s reached the server", name)
 	}
 }
 
-// heard demands that a sandbox gets out.
+// heard verifies that a sandbox can reach the server.
 func (h *hooked) heard(name string) {
 	h.t.Helper()
 	if out, code := h.told("exec", name, "--timeout", "50s", "--", "sh", "-c", h.calls(name+"-open")); code != 0 ||
 		!h.out.hears(name+"-open") {
-		h.t.Errorf("%s is not heard: exit code %d, %q", name, code, out)
+		h.t.Errorf("%s did not reach the server: exit code %d, %q", name, code, out)
 	}
 }
 
-// fork forks the sandbox with memory, and gives what was told.
+// fork forks the sandbox with memory, and returns the output.
 func (h *hooked) fork(name string) string {
 	h.t.Helper()
 	out, code := h.told("fork", sandbox, name, "--memory")
@@ -216,8 +215,8 @@ func (h *hooked) fork(name string) string {
 	return out
 }
 
-// TestForkHooks_FailureQuarantines checks that a fork whose hook fails stays quarantined, with
-// the reason. It can be tried again, removed, or used for its files only.
+// TestForkHooks_FailureQuarantines checks that a fork whose hook fails stays quarantined, with the reason. A user can
+// resume it again, remove it, or rewind only its files.
 func TestForkHooks_FailureQuarantines(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
@@ -251,16 +250,16 @@ func TestForkHooks_FailureQuarantines(t *testing.T) {
 			}
 			h.apart(name, c.step, c.reason)
 			if got := h.ran(name); got != "" && got != "first\n" {
-				t.Errorf("after what failed, %q ran", got)
+				t.Errorf("after the failed hook, %q ran", got)
 			}
 			refused := 4           // conflict
-			if c.step == "hooks" { // what is in the directory is invalid
+			if c.step == "hooks" { // invalid: the content of the directory
 				refused = 2
 			}
 			if out, code := h.told("process", "resume", name); code != refused || !strings.Contains(out, tty.Clean(c.reason)) {
 				t.Errorf("resume: exit code %d, %q", code, out)
 			}
-			switch i % 3 { // what a person may do
+			switch i % 3 { // ways to end the quarantine
 			case 0:
 				h.run("exec", name, "--", "rm", "-rf", hooksDir)
 				h.run("process", "resume", name)
@@ -271,30 +270,30 @@ func TestForkHooks_FailureQuarantines(t *testing.T) {
 				return
 			}
 			if q := h.quarantine(name); q != nil {
-				t.Errorf("it is quarantined still: %+v", q)
+				t.Errorf("it is still quarantined: %+v", q)
 			}
 			h.heard(name)
 			h.run("rm", "--force", name)
 		})
 	}
 	if h.out.hears("hook") {
-		t.Error("a hook was heard outside")
+		t.Error("a hook reached the server")
 	}
 	h.run("system", "verify")
 }
 
-// ran gives what hooks have written of themselves.
+// ran returns what the hooks wrote to their log.
 func (h *hooked) ran(name string) string {
 	h.t.Helper()
 	return h.run("exec", name, "--", "sh", "-c", "cat /work/ran 2>/dev/null || :")
 }
 
-// TestForkHooks_IgnoreNonExecutables checks that only regular, executable files are hooks,
-// that there may be 64 of them, and that processes that a hook leaves behind keep running.
+// TestForkHooks_IgnoreNonExecutables checks that only regular, executable files are hooks, that 64 of them are
+// allowed, and that background processes of a hook keep running.
 func TestForkHooks_IgnoreNonExecutables(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
-	h.fork("base") // a pipe is among them, which is there outside
+	h.fork("base") // the base has a pipe among the hooks
 	h.heard("base")
 	for name, plant := range map[string]string{
 		"kinds": `mkdir -m 755 10-directory; ln -s /no/such 20-dangling; ln -s /bin/false 30-link; ln -s 40-loop 40-loop; mkfifo -m 755 50-pipe
@@ -322,7 +321,7 @@ done`,
 		case "kinds":
 			want = "hook\n"
 			if out := h.run("process", "ls", name); !strings.Contains(out, hooksDir+"/70-hook") {
-				t.Errorf("what the hook left is gone: %s", out)
+				t.Errorf("the background process of the hook is gone: %s", out)
 			}
 		case "64":
 			for n := range 64 {
@@ -335,13 +334,13 @@ done`,
 	}
 }
 
-// TestForkHooks_KillHanging checks that a hanging hook is killed, with all that it has started,
-// at the latest at the sandbox's own time limit for a command. Meanwhile it blocks nothing else.
+// TestForkHooks_KillHanging checks that a hanging hook is killed with all its processes, at the latest at the
+// sandbox's time limit for a command, and that it blocks nothing else meanwhile.
 func TestForkHooks_KillHanging(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t, "--limit", "time=5s")
 	const ended = hooksDir + "/10 was killed: it exceeded the sandbox's limit for a command, time=5s"
-	// Forks of one moment behave as they are called: each has its host name by then.
+	// The hooks of forks that are created together differ by host name, which is already set when they run.
 	h.plant(`hook 10 <<'!'
 read name </proc/sys/kernel/hostname
 case $name in
@@ -368,11 +367,11 @@ esac
 	out := <-over
 	for _, n := range names {
 		if !strings.Contains(out, n+" is quarantined: "+ended) {
-			t.Errorf("of %s the fork says %q", n, out)
+			t.Errorf("fork printed %[2]q, without the quarantine of %[1]s", n, out)
 		}
 		h.apart(n, "hook", ended)
 		if out := h.run("process", "ls", n); strings.Contains(out, hooksDir) || strings.Contains(out, "yes") {
-			t.Errorf("%s: what the hook started runs on: %s", n, out)
+			t.Errorf("%s: processes of the hook are still running: %s", n, out)
 		}
 	}
 	h.run("exec", "heedless", "--", "rm", "-r", hooksDir)
@@ -381,7 +380,7 @@ esac
 	h.run("rewind", "--files-only", "children", "HEAD")
 	h.heard("children")
 
-	// It can be removed while a hook hangs.
+	// A fork can be removed while its hook hangs.
 	h.plant("hook 10 <<'!'\ntouch /work/begun; while :; do sleep 1; done\n!")
 	go func() {
 		out, _ := h.told("fork", sandbox, "removed", "--memory")
@@ -391,10 +390,10 @@ esac
 	h.eventually("on-fork.d/10", "process", "ls", "removed")
 	h.run("rm", "--force", "removed")
 	if out := <-over; !strings.Contains(out, "removed") {
-		t.Errorf("of a fork that was removed meanwhile, fork says %q", out)
+		t.Errorf("fork printed %q, without the removed fork", out)
 	}
 	if _, err := h.try("status", "removed"); err == nil {
-		t.Error("it is there again")
+		t.Error("the removed fork exists")
 	}
 	h.run("system", "verify")
 }

@@ -85,7 +85,7 @@ func (a *app) gitApply() *cobra.Command {
 	return cmd
 }
 
-// applying applies, and asks about untrusted marks if there is a terminal.
+// applying applies the changes, and asks at a terminal about files that are not trusted.
 func (a *app) applying(ctx context.Context, name string, req wire.GitApplyRequest) (wire.GitApplied, error) {
 	for _, list := range []*[]string{&req.Paths, &req.Trust} {
 		raw := &req.PathsRaw
@@ -121,7 +121,7 @@ func (a *app) applying(ctx context.Context, name string, req wire.GitApplyReques
 	return of.apply(ctx, req)
 }
 
-// apart separates paths that JSON can hold from others.
+// apart separates paths that JSON can represent from others.
 func apart(paths []string) (plain []string, raw [][]byte) {
 	for _, p := range paths {
 		if strings.ToValidUTF8(p, "") == p {
@@ -133,7 +133,7 @@ func apart(paths []string) (plain []string, raw [][]byte) {
 	return plain, raw
 }
 
-// untrusted lists the marks, and how to trust them.
+// untrusted returns an error that lists the marks, and how to trust them.
 func untrusted(marks []wire.GitMark) error {
 	var b, hint strings.Builder
 	b.WriteString("files that the host may later run or trust were not reviewed:")

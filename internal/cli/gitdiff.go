@@ -76,16 +76,15 @@ func (a *app) gitDiff(ctx context.Context, of reviewed, r *wire.Repo, paths []st
 	})
 }
 
-// noteApplied notes how many files the branch already has as the sandbox has them. All of them are shown
-// unless the user leaves them out: a review of less than all changes may be of another branch than the one that they
-// are applied to.
+// noteApplied notes how many files the branch already has as the sandbox has them. By default they are shown too: a
+// review without them may be of another branch than the one to which the changes are applied.
 func (a *app) noteApplied(ctx context.Context, of reviewed, req wire.GitDiffRequest, res wire.GitDiff) error {
 	format := "not shown: %s that %s already has as the sandbox has them"
 	if !req.Pending {
 		if a.quiet || len(res.Changes) == 0 {
 			return nil
 		}
-		// Of the commit that was shown, so that the sandbox is not captured again.
+		// Work is the commit that was shown, so that the sandbox is not captured again.
 		req.Pending, req.Stat, req.Work = true, false, res.Work
 		var err error
 		if res, err = of.diff(ctx, req); err != nil {
@@ -99,8 +98,8 @@ func (a *app) noteApplied(ctx context.Context, of reviewed, req wire.GitDiffRequ
 	return nil
 }
 
-// inRepo resolves paths against the top of a work tree, as git does: from the current directory, if that is in it,
-// else from the top.
+// inRepo resolves paths against the top of a work tree, as git does: from the current directory if it is in the work
+// tree, and otherwise from the top.
 func inRepo(top string, paths []string) ([]string, error) {
 	from := ""
 	if wd, err := os.Getwd(); err == nil {
@@ -129,7 +128,7 @@ func inRepo(top string, paths []string) ([]string, error) {
 	return out, nil
 }
 
-// gitNames lists changes, one a line, with their status or without.
+// gitNames lists changes, one a line, with or without their status.
 func gitNames(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.GitMark, status bool) error {
 	marked := marksOf(marks)
 	for _, c := range list {
@@ -175,7 +174,7 @@ func suffix(p tty.Palette, marked map[string][]string, c wire.GitChange) string 
 	return "  " + p.Bold(p.Yellow("! "+strings.Join(kinds, ", ")))
 }
 
-// gitStat writes changes with their numbers of lines, as git diff --stat does.
+// gitStat writes changes with counts of lines, as git diff --stat does.
 func gitStat(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.GitMark) error {
 	marked := marksOf(marks)
 	var t tty.Table
@@ -200,7 +199,7 @@ func gitStat(w io.Writer, p tty.Palette, list []wire.GitChange, marks []wire.Git
 	return err
 }
 
-// counts writes numbers of lines.
+// counts formats the numbers of added and deleted lines.
 func counts(p tty.Palette, added, deleted int) string {
 	var s []string
 	if added > 0 {
@@ -212,7 +211,7 @@ func counts(p tty.Palette, added, deleted int) string {
 	return strings.Join(s, " ")
 }
 
-// gitMarks lists the files that the host would later run or trust.
+// gitMarks lists the files that the host may later run or trust.
 func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
 	if len(marks) == 0 {
 		return nil
@@ -229,7 +228,7 @@ func gitMarks(w io.Writer, p tty.Palette, marks []wire.GitMark) error {
 	return nil
 }
 
-// marksBefore returns the remarks to print before a file in a git patch, by the file's first line.
+// marksBefore returns the remarks to print before each file of a patch, by the first line of the file in the patch.
 func marksBefore(res wire.GitDiff) map[string][]string {
 	by := map[string][]wire.GitMark{}
 	for _, m := range res.Marks {
@@ -257,7 +256,7 @@ func marksBefore(res wire.GitDiff) map[string][]string {
 	return out
 }
 
-// gitName writes a path as git does in the head of a patch.
+// gitName quotes a path as git does in the header of a patch.
 func gitName(p string) string {
 	const named = "\a\b\t\n\v\f\r\"\\"
 	plain := true
@@ -281,8 +280,8 @@ func gitName(p string) string {
 	return `"` + b.String() + `"`
 }
 
-// gitLines is lines with remarks before marked files. A content line cannot look like the first line of a file,
-// because it has a sign in front.
+// gitLines writes lines, with remarks before marked files. A line of content is never taken for the header of a file,
+// because it begins with a sign.
 type gitLines struct {
 	lines
 	marks map[string][]string

@@ -17,12 +17,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// requested is a proposal that was pushed.
+// requested is a pushed proposal.
 type requested struct {
 	wire.Proposed
-	Remote string `json:"remote"`         // its name
+	Remote string `json:"remote"`         // name of the remote
 	URL    string `json:"url"`            // of the remote, without name and password
-	Page   string `json:"page,omitempty"` // on which the request is made, where the forge is known
+	Page   string `json:"page,omitempty"` // page to open the request on; "" if the forge is unknown
 }
 
 func (a *app) gitPR() *cobra.Command {
@@ -68,7 +68,7 @@ changed since you last fetched it.`,
 	return cmd
 }
 
-// request proposes, pushes, and says where the request is made.
+// request proposes the changes, pushes them, and prints where to open the request.
 func (a *app) request(
 	ctx context.Context, name string, req wire.ProposeRequest, remote string, force, open bool,
 ) error {
@@ -124,7 +124,7 @@ func (a *app) request(
 	return nil
 }
 
-// guarded proposes, and asks for what is not trusted where somebody can be asked.
+// guarded proposes, and asks at a terminal about files that are not trusted.
 func (a *app) guarded(
 	ctx context.Context, c *client.Client, name string, req wire.ProposeRequest,
 ) (wire.Proposed, error) {
@@ -153,8 +153,7 @@ func (a *app) guarded(
 	return c.Propose(ctx, name, req)
 }
 
-// push pushes the very commit that was proposed. A password in the remote's URL is not shown,
-// whatever git says.
+// push pushes exactly the proposed commit. It removes a password in the remote's URL from git's messages.
 func push(ctx context.Context, git *userGit, to requested, secret string, force bool) error {
 	ref := "refs/heads/" + to.Branch
 	args := []string{"push"}
@@ -177,11 +176,11 @@ func push(ctx context.Context, git *userGit, to requested, secret string, force 
 	return err
 }
 
-// hider leaves a secret out of lines that pass.
+// hider replaces a secret in the lines that are written to it.
 type hider struct {
 	w      io.Writer
 	secret []byte
-	rest   []byte // a line that has not ended
+	rest   []byte // an incomplete line
 }
 
 func (h *hider) Write(p []byte) (int, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// proposing is what the flags of propose and pr say.
+// proposing has the flags of propose and pr.
 type proposing struct {
 	req     wire.ProposeRequest
 	timeout time.Duration
@@ -111,10 +111,10 @@ each runs in a temporary fork. Their results are reported and decide nothing.`,
 	return cmd
 }
 
-// short is the beginning of a commit's name.
+// short abbreviates the ID of a commit.
 func short(commit string) string { return tty.Clean(commit[:min(len(commit), 12)]) }
 
-// emptyDir makes a directory, unless there is one that is empty.
+// emptyDir creates a directory, and fails if it exists with content.
 func emptyDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -126,7 +126,7 @@ func emptyDir(dir string) error {
 	return err
 }
 
-// saveProposal writes the files of the newest proposal to a directory.
+// saveProposal writes the files of the latest proposal to a directory.
 func saveProposal(ctx context.Context, c *client.Client, name, dir string) (err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -148,7 +148,7 @@ func saveProposal(ctx context.Context, c *client.Client, name, dir string) (err 
 	return err
 }
 
-// unpackProposal writes the files that a proposal has, and no others.
+// unpackProposal writes the files of a proposal, and fails on any other file.
 func unpackProposal(r io.Reader, root *os.Root) error {
 	tr := tar.NewReader(r)
 	for {

@@ -18,8 +18,8 @@ import (
 // offered is a proposal on a remote.
 type offered struct {
 	Name     string `json:"name"`
-	Proposal string `json:"proposal"` // its commit
-	Work     string `json:"work"`     // the commit of its branch
+	Proposal string `json:"proposal"` // commit of the proposal
+	Work     string `json:"work"`     // commit of its branch
 	Layers   bool   `json:"layers"`
 }
 
@@ -201,7 +201,7 @@ func (a *app) offers(ctx context.Context, g *userGit, remote string) error {
 	})
 }
 
-// fetch fetches a proposal to the staging references: all of it, or nothing.
+// fetch fetches a proposal to the staging references: all of it or nothing.
 func (g *userGit) fetch(ctx context.Context, at wire.Travelled, layers bool) error {
 	if strings.ContainsAny(at.Name, "*?[:^~\\ ") || strings.HasPrefix(at.Name, "-") {
 		return fault.New(fault.Invalid, "invalid proposal name %q", tty.Clean(at.Name))

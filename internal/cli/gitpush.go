@@ -21,7 +21,7 @@ type pushResult struct {
 	Name   string         `json:"name"`
 	Refs   []wire.SendRef `json:"refs"`
 	Bytes  int64          `json:"layer_bytes,omitempty"` // of packed layers
-	// where they are, in a registry: REGISTRY/REPOSITORY@DIGEST
+	// location of the layers in a registry: REGISTRY/REPOSITORY@DIGEST
 	Artifact string `json:"artifact,omitempty"`
 }
 
@@ -75,7 +75,7 @@ type pushing struct {
 	*app
 	prop    wire.ProposeRequest
 	layers  bool
-	most    int64 // bytes of packed layers; 0 is the default
+	most    int64 // maximum size of packed layers in bytes; 0 selects the default
 	replace bool
 	reg     registryFlags
 
@@ -98,7 +98,7 @@ func (p *pushing) do(ctx context.Context, args []string) error {
 	return p.print(p.result, p.printPushed)
 }
 
-// propose finds the remote and the registry, and makes the daemon propose the sandbox.
+// propose finds the remote and the registry, and has the daemon propose the changes.
 func (p *pushing) propose(ctx context.Context, args []string) (err error) {
 	remote := ""
 	p.name = args[len(args)-1]
@@ -119,12 +119,12 @@ func (p *pushing) propose(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	p.result = pushResult{Remote: p.remote, Name: sb.Name}
-	p.prop.Guard = true // a forge, or a user who fetches it, would run or trust it
+	p.prop.Guard = true // a forge, or a user who fetches it, may run or trust the files
 	_, err = p.c.Propose(ctx, p.name, p.prop)
 	return err
 }
 
-// send pushes the references of the proposal, after its layers, and records that in the daemon.
+// send pushes the references of the proposal, after its layers, and has the daemon record the push.
 func (p *pushing) send(ctx context.Context) error {
 	req := wire.SendRequest{Name: p.name, Remote: p.remote, Layers: p.layers && p.to == nil, MaxBytes: p.most}
 	send, err := p.c.PreparePush(ctx, req)
@@ -167,7 +167,7 @@ func (p *pushing) artifact(ctx context.Context, req wire.SendRequest) (send wire
 	return send, nil
 }
 
-// printPushed writes the references that were pushed, and notes how they are fetched.
+// printPushed writes the pushed references, and notes how to fetch them.
 func (p *pushing) printPushed(w io.Writer) error {
 	if p.result.Artifact != "" {
 		p.note("its layers are %s", tty.Clean(p.result.Artifact))
@@ -181,7 +181,7 @@ func (p *pushing) printPushed(w io.Writer) error {
 	return nil
 }
 
-// localClient returns the client of a local daemon, which must use the same repository as git.
+// localClient returns the client of a local daemon, which uses the same repository as git.
 func (a *app) localClient(verb string) (*client.Client, error) {
 	if _, remote, err := client.Remote(a.getenv); err != nil || remote {
 		if err == nil {
@@ -194,8 +194,8 @@ func (a *app) localClient(verb string) (*client.Client, error) {
 	return a.client()
 }
 
-// push pushes the references of proposal name, if the remote has their last known values. The push is atomic if the
-// remote supports that; otherwise the proposal is last.
+// push pushes the references of a proposal, if the remote still has their last known values. The push is atomic if
+// the remote supports that; otherwise the proposal is pushed last.
 func (g *userGit) push(ctx context.Context, remote, name string, refs []wire.SendRef) error {
 	args := []string{"push", "--porcelain", "--no-signed", "--no-follow-tags", "--no-verify", "--recurse-submodules=no"}
 	for _, r := range refs {

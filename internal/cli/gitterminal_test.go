@@ -10,14 +10,13 @@ import (
 	"testing"
 )
 
-// gitDesk is a desk whose sandbox works on a repository, and has changed in it what the
-// host would run.
+// gitDesk returns a desk whose sandbox works on a repository, and changed files in it that the host may run.
 func gitDesk(t *testing.T) (d *desk, top string) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git: for repositories")
 	}
-	top, err := os.MkdirTemp("/var/tmp", "coppice-terminal-") // a sandbox has a /tmp of its own
+	top, err := os.MkdirTemp("/var/tmp", "coppice-terminal-") // a sandbox has its own /tmp
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +41,8 @@ func gitDesk(t *testing.T) (d *desk, top string) {
 	return d, top
 }
 
-// TestDiff_UsesPager checks that the pager shows a diff with marks and without, and that it is
-// not an error if the user quits before the end.
+// TestDiff_UsesPager checks that the pager shows a diff with and without marks, and that it is not an error if the
+// user quits it early.
 func TestDiff_UsesPager(t *testing.T) {
 	t.Parallel()
 	d, _ := gitDesk(t)
@@ -59,7 +58,7 @@ func TestDiff_UsesPager(t *testing.T) {
 		}
 	}
 	if strings.Contains(got, "\x1b]0;") {
-		t.Error("what the sandbox wrote reached the terminal")
+		t.Error("an escape sequence of the sandbox reached the terminal")
 	}
 	d.env = append(env[:len(env):len(env)], "GIT_PAGER=true")
 	term = d.open("diff", sandbox)
@@ -70,8 +69,8 @@ func TestDiff_UsesPager(t *testing.T) {
 	term.end(0)
 }
 
-// TestApply_AsksForTrust checks that each marked path is asked about, and that nothing is
-// applied unless the user answers yes to all of them.
+// TestApply_AsksForTrust checks that the user is asked about each marked path, and that nothing is applied unless
+// they answer yes to all of them.
 func TestApply_AsksForTrust(t *testing.T) {
 	t.Parallel()
 	d, top := gitDesk(t)
@@ -101,7 +100,7 @@ func TestApply_AsksForTrust(t *testing.T) {
 	term.enter("y\r")
 	term.see("run: executable: ")
 	term.see("[y/N] ")
-	// What was shown is what is applied, whatever comes meanwhile.
+	// The shown commit is applied, even if the sandbox changes meanwhile.
 	d.run("exec", sandbox, "--", "sh", "-c", `echo evil: >"$1/Makefile"`, "sh", top)
 	term.enter("yes\r")
 	term.see("3 files of box on main")

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// group adds subs to cmd, which does nothing itself: without a subcommand it shows its help, and
-// an unknown one is a wrong command line.
+// group adds subs to cmd, which does nothing itself: without a subcommand it shows its help, and an unknown
+// subcommand is a usage error.
 func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.Use += " COMMAND"
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -20,15 +20,14 @@ func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.SuggestionsMinimumDistance = 2
-	if shows(cmd.Name(), "") != nil { // any word may be the name of a sandbox, and few are typing errors
+	if shows(cmd.Name(), "") != nil { // any word may be a sandbox, and is rarely a typo
 		cmd.SuggestionsMinimumDistance = 1
 	}
 	cmd.AddCommand(subs...)
 	return cmd
 }
 
-// unknown is the error for args that name no subcommand of cmd, with the command that was
-// probably meant.
+// unknown returns the error for args that name no subcommand of cmd, with the commands that were probably meant.
 func unknown(cmd *cobra.Command, args []string) error {
 	at := spelled(cmd)
 	e := &usageError{msg: fmt.Sprintf("unknown command %q", strings.TrimSpace(at+" "+args[0]))}
@@ -47,7 +46,7 @@ func unknown(cmd *cobra.Command, args []string) error {
 	return e
 }
 
-// spelled is what follows "coppice" on the command line of cmd.
+// spelled returns the words that follow "coppice" on the command line of cmd.
 func spelled(cmd *cobra.Command) string {
 	_, rest, _ := strings.Cut(cmd.CommandPath(), " ")
 	return rest

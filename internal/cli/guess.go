@@ -1,7 +1,7 @@
 package cli
 
-// guesses are the commands that a user who types word after "coppice AT" probably means. They
-// are names from other programs, and names of subcommands without their group.
+// guesses returns the commands that a user who types word after "coppice AT" probably means: word is a name from
+// another program, or a subcommand without its group.
 func guesses(at, word string) []string {
 	switch at {
 	case "":
@@ -36,8 +36,8 @@ func guesses(at, word string) []string {
 	return nil
 }
 
-// shows is the command that shows what the group at knows of a sandbox: a word after the group that
-// is like no subcommand is probably the name of a sandbox.
+// shows returns the command that shows the data of the group at about a sandbox: a word after the group that
+// resembles no subcommand is probably the name of a sandbox.
 func shows(at, word string) []string {
 	if show := map[string]string{"net": "net log", "ledger": "ledger show"}[at]; show != "" {
 		return []string{show + " " + word}
@@ -45,7 +45,7 @@ func shows(at, word string) []string {
 	return nil
 }
 
-// topGuesses are the guesses right after "coppice".
+// topGuesses returns the guesses for words directly after "coppice".
 func topGuesses() map[string][]string {
 	return map[string][]string{
 		"allow": {"net allow"}, "deny": {"net deny"}, "approve": {"net approve"}, "why": {"net why"},

@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A page of --help fits a terminal of this size. If the whole page, which "coppice help COMMAND" prints, is longer, it
-// is an extract that names that command.
+// Size of a terminal that fits the output of --help. If the whole page, which "coppice help COMMAND" prints, is
+// longer, --help prints an extract that refers to that command.
 const (
 	pageLines   = 40
 	pageColumns = 80
 )
 
-// helpTemplate is the whole page.
+// helpTemplate is the template of the whole page.
 const helpTemplate = `{{with or .Long .Short}}{{. | trimTrailingWhitespaces}}
 
 {{end}}Usage:
@@ -76,7 +76,7 @@ func helpPage(cmd *cobra.Command, whole string) string {
 	return b.String() + "\n" + rest
 }
 
-// rootPage is the list of all commands.
+// rootPage returns the list of all commands.
 func rootPage(cmd *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("Usage: " + cmd.UseLine() + "\n")
@@ -88,7 +88,7 @@ func rootPage(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// writeCommands lists those of cmds that are in a group.
+// writeCommands lists the commands of a group.
 func writeCommands(b *strings.Builder, cmds []*cobra.Command, group string) {
 	for _, c := range cmds {
 		if c.IsAvailableCommand() && c.GroupID == group {
@@ -97,7 +97,7 @@ func writeCommands(b *strings.Builder, cmds []*cobra.Command, group string) {
 	}
 }
 
-// flagSummary prints flags on one line each, up to lines, and names the others.
+// flagSummary prints the first flags on one line each, at most lines, and then the names of the others.
 func flagSummary(b *strings.Builder, flags *pflag.FlagSet, lines int) {
 	type flag struct{ name, text string }
 	var all []flag

@@ -16,12 +16,12 @@ import (
 type hookInfo struct {
 	Name    string `json:"name"`
 	Title   string `json:"title"`
-	Project string `json:"project"` // its file below a project
-	User    string `json:"user"`    // and below the home
+	Project string `json:"project"` // path of its file in a project
+	User    string `json:"user"`    // path of its file in the user's home
 	Note    string `json:"note,omitempty"`
 	Config  string `json:"config,omitempty"`    // required content of the file
-	File    string `json:"installed,omitempty"` // where it was put
-	Changed bool   `json:"changed,omitempty"`   // and was not there already
+	File    string `json:"installed,omitempty"` // path of the installed file
+	Changed bool   `json:"changed,omitempty"`   // whether the file was changed
 }
 
 func (a *app) hook() *cobra.Command {

@@ -22,7 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// web is the API of a real daemon as a program without our client sees it.
+// web is the API of a real daemon, without the client package.
 type web struct {
 	*doomed
 	http *http.Client
@@ -38,7 +38,7 @@ func newWeb(t *testing.T) *web {
 	return w
 }
 
-// do sends a request; the answer's body is closed when the test ends.
+// do sends a request. It closes the body of the response when the test ends.
 func (w *web) do(method, path, body string, header ...string) *http.Response {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://coppice"+path, strings.NewReader(body))
@@ -56,7 +56,7 @@ func (w *web) do(method, path, body string, header ...string) *http.Response {
 	return res
 }
 
-// json sends a request and reads its answer into v, which may be nil.
+// json sends a request, and decodes its response to v, which may be nil.
 func (w *web) json(method, path, body string, status int, v any) {
 	w.t.Helper()
 	res := w.do(method, path, body) //nolint:bodyclose // do sees to it
@@ -74,12 +74,12 @@ func (w *web) json(method, path, body string, status int, v any) {
 // sent is one Server-Sent Event.
 type sent struct{ name, id, data string }
 
-// events reads Server-Sent Events from an answer.
+// events reads Server-Sent Events from a response.
 type events struct {
 	t    *testing.T
 	res  *http.Response
 	scan *bufio.Scanner
-	last string // the id of the last one
+	last string // ID of the last event
 }
 
 func (w *web) events(method, path, body string, header ...string) *events {
@@ -113,13 +113,13 @@ func (e *events) next() (ev sent, ok bool) {
 	return ev, false
 }
 
-// until reads until out holds text, or the command has ended.
+// until reads until out contains text, or the command exits.
 func (e *events) until(out *bytes.Buffer, text string) (exit *wire.Exit) {
 	e.t.Helper()
 	for text == "" || !strings.Contains(out.String(), text) {
 		ev, ok := e.next()
 		if !ok {
-			e.t.Fatalf("the events end at %q with %q", e.last, out)
+			e.t.Fatalf("the events end after id %q, with output %q", e.last, out)
 		}
 		switch ev.name {
 		case "stdout", "stderr":
@@ -155,23 +155,23 @@ func TestExec_AsServerSentEvents(t *testing.T) {
 		t.Errorf("%q, %+v", out.String(), x)
 	}
 	if e.last != fmt.Sprint(out.Len()) {
-		t.Errorf("the last id is %s of %d bytes", e.last, out.Len())
+		t.Errorf("the last id is %s, want %d, the number of bytes", e.last, out.Len())
 	}
 	x = w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["sleep","60"],"timeout_ms":100}`).until(&out, "")
 	if x.Code != 124 || !x.TimedOut {
-		t.Errorf("out of time: %+v", x)
+		t.Errorf("timeout: %+v", x)
 	}
 	x = w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["no-such-thing"]}`).until(&out, "")
 	if x.Code != 127 || x.Message == "" {
-		t.Errorf("not there: %+v", x)
+		t.Errorf("unknown command: %+v", x)
 	}
 	w.json("POST", "/v1/sandboxes/b/exec", `{"cmd":["true"]}`, http.StatusNotFound, nil)
 	w.json("POST", "/v1/sandboxes/a/exec", `{"cmd":[]}`, http.StatusBadRequest, nil)
 	w.json("POST", "/v1/sandboxes/a/exec", `{"cmd":"true"}`, http.StatusBadRequest, nil)
 }
 
-// TestExec_SurvivesClientAndDaemon checks that a command continues when its client disconnects, and that the
-// client gets the rest of the output when it attaches again, even if the daemon was restarted meanwhile.
+// TestExec_SurvivesClientAndDaemon checks that a command continues when its client disconnects, and that the client
+// gets the rest of the output when it attaches again, even if the daemon was restarted meanwhile.
 func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -204,7 +204,7 @@ func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	if out.String() != "one\ngot two\nend\n" || x.Code != 0 || !x.Changed {
 		t.Errorf("%q, %+v", out.String(), x)
 	}
-	// The end can be asked for again, for a while.
+	// The result remains available for a while.
 	out.Reset()
 	if x := w.events("GET", one+"/output", "").until(&out, ""); x.Code != 0 || !strings.HasSuffix(out.String(), "end\n") {
 		t.Errorf("%q, %+v", out.String(), x)
@@ -217,8 +217,8 @@ func TestExec_SurvivesClientAndDaemon(t *testing.T) {
 	w.json("POST", one+"/signal", `{"name":"INT"}`, http.StatusNotFound, nil)
 }
 
-// TestExec_UnattendedExitIsCaptured checks that a command that exits while neither a client
-// nor a daemon runs is captured by the next daemon without a request.
+// TestExec_UnattendedExitIsCaptured checks that the next daemon captures, without a request, the changes of a command
+// that exited while neither a client nor a daemon ran.
 func TestExec_UnattendedExitIsCaptured(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -241,12 +241,12 @@ func TestExec_UnattendedExitIsCaptured(t *testing.T) {
 	}
 }
 
-// TestExec_SlowReaderLosesNothing checks that a client that does not read blocks its own
-// command only, and that no byte of its output is lost.
+// TestExec_SlowReaderLosesNothing checks that a client that does not read blocks only its own command, and that no
+// output is lost.
 func TestExec_SlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
-	const lines = 1_000_000 // 6.9 MB: more than any buffer on the way
+	const lines = 1_000_000 // 6.9 MB: more than all buffers between the command and the client
 	slow := w.events("POST", "/v1/sandboxes/a/exec", fmt.Sprintf(`{"cmd":["seq","%d"]}`, lines))
 	var out bytes.Buffer
 	slow.until(&out, "1\n")
@@ -254,7 +254,7 @@ func TestExec_SlowReaderLosesNothing(t *testing.T) {
 	var other bytes.Buffer
 	if x := w.events("POST", "/v1/sandboxes/a/exec", `{"cmd":["seq","3"]}`).
 		until(&other, ""); x.Code != 0 || other.String() != "1\n2\n3\n" {
-		t.Errorf("beside it: %q, %+v", other.String(), x)
+		t.Errorf("another command: %q, %+v", other.String(), x)
 	}
 	if x := slow.until(&out, ""); x.Code != 0 {
 		t.Errorf("%+v", x)
@@ -266,7 +266,7 @@ func TestExec_SlowReaderLosesNothing(t *testing.T) {
 		}
 	}
 	if n != lines {
-		t.Errorf("%d lines", n)
+		t.Errorf("got %d lines", n)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestSignalsAndCancel(t *testing.T) {
 	}
 }
 
-// terminal opens a WebSocket on a session. status is that of the answer.
+// terminal opens the WebSocket of a session. status is that of the response.
 func (w *web) terminal(url string, origin string) (c *websocket.Conn, status int, err error) {
 	opt := &websocket.DialOptions{HTTPClient: w.http, HTTPHeader: http.Header{}}
 	if origin != "" {
@@ -342,7 +342,7 @@ func TestTerminalsOverWebSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("a token twice", a.URL, "")
-	refused("a stranger's page", attach("").URL, "http://evil.example")
+	refused("a page of another site", attach("").URL, "http://evil.example")
 
 	var out bytes.Buffer
 	until := func(c *websocket.Conn, text string) {
@@ -368,7 +368,7 @@ func TestTerminalsOverWebSocket(t *testing.T) {
 	write(websocket.MessageBinary, "hello\r")
 	until(c, "25 81\r\n<hello>")
 
-	// Who looks on sees, and is not heard.
+	// A read-only client sees the output, and its input is dropped.
 	watcher, _, err := w.terminal(attach(`{"read_only":true}`).URL, "")
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +378,7 @@ func TestTerminalsOverWebSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Who goes away can come again.
+	// A client can disconnect and attach again.
 	c.CloseNow()
 	if c, _, err = w.terminal(attach("").URL, ""); err != nil {
 		t.Fatal(err)
@@ -475,8 +475,8 @@ func TestIdempotencyKey_CreatesOnce(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKey_SurvivesDaemonKill kills a daemon in the middle of a create with a key:
-// the next daemon knows that the request was begun.
+// TestIdempotencyKey_SurvivesDaemonKill kills a daemon during a create with a key, and checks that the next daemon
+// knows that the request was begun.
 func TestIdempotencyKey_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -504,7 +504,7 @@ func TestIdempotencyKey_SurvivesDaemonKill(t *testing.T) {
 	}()
 	const part = "--b\r\nContent-Disposition: form-data; name=%q\r\n\r\n"
 	fmt.Fprintf(pw, part+`{"from":{"kind":"tar"}}`+"\r\n"+part, "request", "tar")
-	// More than fits between the two: when it is written the daemon is in the middle.
+	// More than the buffers in between hold: once it is written, the daemon is processing the request.
 	archive := tar.NewWriter(pw)
 	if err := archive.WriteHeader(&tar.Header{Name: "large", Mode: 0o644, Size: 1 << 30}); err != nil {
 		t.Fatal(err)
@@ -517,9 +517,9 @@ func TestIdempotencyKey_SurvivesDaemonKill(t *testing.T) {
 		t.Errorf("%d %s", code, text)
 	}
 	w.kill()
-	_ = pw.CloseWithError(io.ErrUnexpectedEOF) // the client looks for the answer when it has sent all
+	_ = pw.CloseWithError(io.ErrUnexpectedEOF) // the client reads the response after it has sent everything
 	if code := <-lost; code != 0 {
-		t.Errorf("an answer of a dead daemon: %d", code)
+		t.Errorf("a response of a killed daemon: %d", code)
 	}
 	w.start()
 	w.ready(t.Context())

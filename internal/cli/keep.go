@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// keeping is the flags for the retention of automatic snapshots.
+// keeping has the flags for the retention of automatic snapshots.
 type keeping struct {
 	recent int
 	all    time.Duration
@@ -22,7 +22,7 @@ func (k *keeping) flags(cmd *cobra.Command) {
 		"keep automatic snapshots newer than `TIME`, as in 12h")
 }
 
-// fill sets them in a request, which omits default values.
+// fill sets the flags in a request, in which default values are omitted.
 func (k *keeping) fill(req *wire.CreateRequest) error {
 	switch {
 	case k.recent < 1:

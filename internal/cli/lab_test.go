@@ -28,15 +28,15 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// lab is a home whose daemon is on a host of its own: in namespaces of the network and
-// of mounts that lead to the hosts of lab.test, and to nothing else.
+// lab is a home whose daemon is on its own host: in network and mount namespaces that reach only the hosts of
+// lab.test.
 type lab struct {
 	*desk
-	root string   // of the lab's files
-	into []string // what runs a program on the daemon's host
+	root string   // directory of the lab's files
+	into []string // the command prefix that runs a program on the daemon's host
 }
 
-// newLab makes the hosts, and no sandbox; everything ends with the test.
+// newLab creates the hosts, but no sandbox. Everything is removed when the test ends.
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -87,11 +87,11 @@ exec cat`
 	daemon := l.start(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}, "sh", "-c", host, "sh",
 		root, strconv.Itoa(hosts), labDaemon4, labDaemon6, labHosts4, labHosts6, labEvil4, labEvil6, labPlain6)
 	l.into = []string{"nsenter", "--target", strconv.Itoa(daemon), "--net", "--mount", "--"}
-	// Before anything is sent anywhere: there is no way out of here.
+	// Verify before anything is sent that the namespace has no default route.
 	ways, err := exec.Command(l.into[0],
 		append(l.into[1:len(l.into):len(l.into)], "sh", "-ec", "ip route show default; ip -6 route show default")...).Output()
 	if err != nil || len(ways) > 0 {
-		t.Fatalf("the lab's host has a way out: %v: %s", err, ways)
+		t.Fatalf("the lab's host has a default route: %v: %s", err, ways)
 	}
 	t.Cleanup(func() {
 		l.try("rm", "--force", sandbox)
@@ -101,7 +101,7 @@ exec cat`
 	return l
 }
 
-// start starts a program that says when it is ready, and ends with its stdin.
+// start starts a program that prints "ready", and exits when its stdin is closed.
 func (l *lab) start(attr *syscall.SysProcAttr, name string, args ...string) (pid int) {
 	l.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -129,7 +129,7 @@ func (l *lab) start(attr *syscall.SysProcAttr, name string, args ...string) (pid
 	return cmd.Process.Pid
 }
 
-// try runs coppice on the daemon's host; out has both streams where it fails.
+// try runs coppice on the daemon's host. The output includes stderr if it fails.
 func (l *lab) try(args ...string) (string, error) { return l.feed(nil, args...) }
 
 func (l *lab) feed(stdin io.Reader, args ...string) (string, error) {
@@ -152,14 +152,13 @@ func (l *lab) run(args ...string) string {
 	return out
 }
 
-// sh runs a script in the sandbox, and gives what it wrote. In it, "no" is before what
-// has to fail.
+// sh runs a script in the sandbox, and returns its output. In the script, "no" precedes a command that must fail.
 func (l *lab) sh(script string) (string, error) {
 	return l.try("exec", sandbox, "--timeout", "3m", "--", "bash", "-c",
 		`exec 2>&1; set -e; cd ~; no() { if "$@"; then echo "it worked: $*"; exit 99; fi; }; `+script)
 }
 
-// file makes a file in the sandbox.
+// file creates a file in the sandbox.
 func (l *lab) file(path, text string) {
 	l.t.Helper()
 	out, err := l.feed(strings.NewReader(text), "exec", "-i", sandbox, "--", "sh", "-c",
@@ -169,7 +168,7 @@ func (l *lab) file(path, text string) {
 	}
 }
 
-// write makes a file of the lab.
+// write creates a file of the lab, and returns its path.
 func (l *lab) write(name, text string) string {
 	l.t.Helper()
 	path := filepath.Join(l.root, name)
@@ -179,7 +178,7 @@ func (l *lab) write(name, text string) string {
 	return path
 }
 
-// hits is what the lab's hosts were asked for.
+// hits returns the requests that the lab's hosts received.
 func (l *lab) hits() string {
 	l.t.Helper()
 	b, err := os.ReadFile(filepath.Join(l.root, "hits"))
@@ -189,7 +188,7 @@ func (l *lab) hits() string {
 	return string(b)
 }
 
-// told waits for an event that is as wanted, and gives it.
+// told waits for an event that satisfies want, and returns it.
 func (l *lab) told(what string, want func(wire.NetEvent) bool) wire.NetEvent {
 	l.t.Helper()
 	var r wire.NetResult
@@ -207,19 +206,19 @@ func (l *lab) told(what string, want func(wire.NetEvent) bool) wire.NetEvent {
 	for _, ev := range r.Events {
 		fmt.Fprintf(&all, "\n%s %s %s [%s]:%d %s", ev.Kind, ev.Proto, ev.Name, ev.Addr, ev.Port, ev.Reason)
 	}
-	l.t.Errorf("%s is not told, but%s", what, all.String())
+	l.t.Errorf("no event: %s; events:%s", what, all.String())
 	return wire.NetEvent{}
 }
 
-// denied waits for the denial of a name, for a reason that has why in it.
+// denied waits for the denial of a name whose reason contains why.
 func (l *lab) denied(proto, name, why string) wire.NetEvent {
 	l.t.Helper()
-	return l.told(proto+" "+name+" as denied", func(ev wire.NetEvent) bool {
+	return l.told(proto+" "+name+" denied", func(ev wire.NetEvent) bool {
 		return ev.Kind == wire.NetDeny && ev.Proto == proto && ev.Name == name && strings.Contains(ev.Reason, why)
 	})
 }
 
-// certify makes an authority, ca.pem, and a certificate of all hosts.
+// certify creates an authority, ca.pem, and a certificate for all hosts.
 func (l *lab) certify() {
 	l.t.Helper()
 	made := func(cert, by *x509.Certificate, key, with *ecdsa.PrivateKey, name string) *x509.Certificate {

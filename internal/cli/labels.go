@@ -18,7 +18,7 @@ func (l *labelling) flag(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringArrayVarP((*[]string)(l), "label", "l", nil, usage)
 }
 
-// relabelling is the flags that change the labels of a sandbox.
+// relabelling has the flags that change the labels of a sandbox.
 type relabelling struct{ add, remove []string }
 
 func (r *relabelling) flags(a *app, cmd *cobra.Command) {
@@ -39,14 +39,14 @@ func (r *relabelling) fill(req *wire.LifeRequest) (err error) {
 // choosing is the flag --filter of commands that list sandboxes.
 type choosing []string
 
-// flag declares --filter, with a shorthand or "".
+// flag adds --filter, with a shorthand or "".
 func (c *choosing) flag(a *app, cmd *cobra.Command, shorthand string) {
 	cmd.Flags().StringArrayVarP((*[]string)(c), "filter", shorthand, nil,
 		"only sandboxes that satisfy `KEY=VALUE`: label, name, state, tier, driver, origin; repeatable")
 	must(cmd.RegisterFlagCompletionFunc("filter", a.filters))
 }
 
-// list returns the chosen sandboxes. It filters the answer again, since a daemon older than this program ignores the
+// list returns the chosen sandboxes. It filters the answer again, since a daemon older than the CLI ignores the
 // filters and returns all.
 func (c choosing) list(ctx context.Context, from *client.Client) ([]wire.Sandbox, error) {
 	chosen, err := filter.Parse(c)

@@ -20,19 +20,18 @@ import (
 	"github.com/coder/websocket"
 )
 
-// The addresses of a lab. Nobody has them: 198.51.100.0/24 is for documents, and
-// 3000::/4 was given to nobody, so that it counts as the internet all the same. They
-// are in namespaces that lead nowhere else.
+// Addresses of a lab. No host has them: 198.51.100.0/24 is for documentation (RFC 5737), and 3000:1ab::/64 is not
+// allocated, so that it counts as public. They are in namespaces without another route.
 const (
-	labDaemon4, labDaemon6 = "198.51.100.1", "3000:1ab::1" // where the daemon and the gates are
+	labDaemon4, labDaemon6 = "198.51.100.1", "3000:1ab::1" // of the daemon and the gates
 	labHosts4, labHosts6   = "198.51.100.10", "3000:1ab::10"
 	labEvil4, labEvil6     = "198.51.100.66", "3000:1ab::66" // of evil.lab.test
-	labPlain6              = "3000:1ab::80"                  // of a host at port 80
+	labPlain6              = "3000:1ab::80"                  // of a host that listens on port 80
 )
 
-// labhosts is the program "labhosts DIR": every host of lab.test, for as long as its
-// stdin is open. DIR has the certificate, what is served (www, git), and gets hits: a
-// line for each request and each question to the name server.
+// labhosts is the program "labhosts DIR", which is every host of lab.test until its stdin is closed. DIR has the
+// certificate and the served files (www, git). The program appends a line to DIR/hits for each request and each DNS
+// query.
 func labhosts() {
 	if err := serveHosts(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "labhosts:", err)
@@ -80,7 +79,7 @@ func serveHosts(dir string) error {
 	return nil
 }
 
-// site is what every host of the lab serves.
+// site is the content of every host of the lab.
 func site(dir string, hits io.Writer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir(filepath.Join(dir, "www"))))
@@ -107,8 +106,7 @@ func site(dir string, hits io.Writer) http.Handler {
 			}
 		}
 	})
-	// A call of gRPC is a POST over HTTP/2: messages with a byte and a length before
-	// each, and trailers.
+	// A gRPC call is a POST over HTTP/2: messages, each with a flag byte and a length in front, and trailers.
 	mux.HandleFunc("POST /lab.Echo/Say", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Trailer", "Grpc-Status")
@@ -136,13 +134,12 @@ func site(dir string, hits io.Writer) http.Handler {
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(hits, "http %s %s %s\n", r.Host, r.Method, r.URL.Path)
-		w.Header().Set("Alt-Svc", `h3=":443"; ma=3600`) // HTTP/3 is offered, as many do
+		w.Header().Set("Alt-Svc", `h3=":443"; ma=3600`) // offer HTTP/3, as many sites do
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// labNames answers what leads anywhere in lab.test. asked is how often the name was
-// asked for its addresses of this family.
+// labNames resolves a name in lab.test. asked is how many queries for the name and this family preceded.
 func labNames(name string, six bool, asked int) (addrs []string, ok bool) {
 	host, ok := strings.CutSuffix(name, ".lab.test")
 	if !ok {
@@ -157,7 +154,7 @@ func labNames(name string, six bool, asked int) (addrs []string, ok bool) {
 	switch host {
 	case "evil":
 		return of(labEvil4, labEvil6), true
-	case "curl-plain": // an address of its own, or it would open port 80 for others too
+	case "curl-plain": // its own address, or it would open port 80 for other names too
 		return of("", labPlain6), true
 	case "v4":
 		return of(labHosts4, ""), true
@@ -175,7 +172,7 @@ func labNames(name string, six bool, asked int) (addrs []string, ok bool) {
 	return of(labHosts4, labHosts6), true
 }
 
-// answerNames is the name server of the lab, and of the host that the daemon is on.
+// answerNames is the name server of the lab and of the daemon's host.
 func answerNames(conn net.PacketConn, hits io.Writer) error {
 	var mu sync.Mutex
 	asked := map[string]int{}
@@ -195,7 +192,7 @@ func answerNames(conn net.PacketConn, hits io.Writer) error {
 			labels = append(labels, string(q[at+1:at+1+int(q[at])]))
 			at += 1 + int(q[at])
 		}
-		end := at + 5 // the root, the type, the class
+		end := at + 5 // root label, type and class
 		if end > n {
 			continue
 		}
@@ -216,7 +213,7 @@ func answerNames(conn net.PacketConn, hits io.Writer) error {
 		}
 		for _, a := range addrs {
 			data := netip.MustParseAddr(a).AsSlice()
-			answer = append(answer, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 1, 0, byte(len(data))) // for one second
+			answer = append(answer, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 1, 0, byte(len(data))) // TTL of one second
 			answer = append(answer, data...)
 		}
 		if _, err := conn.WriteTo(answer, from); err != nil {

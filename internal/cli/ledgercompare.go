@@ -71,7 +71,7 @@ each sandbox and shows the result.`,
 	return cmd
 }
 
-// sideBySide writes a line for each thing that is compared, and a column for each sandbox.
+// sideBySide writes a row for each compared value, with a column for each sandbox.
 func (a *app) sideBySide(w io.Writer, all []attempt) error {
 	p := a.palette()
 	var t tty.Table
@@ -117,7 +117,7 @@ func nameOf(s *wire.LedgerSummary) string {
 	return s.Name
 }
 
-// of is how many, and how many of them are of a kind.
+// of formats a number, and how many of it are of a kind.
 func of(n, some int64, kind string) string {
 	if some == 0 {
 		return fmt.Sprint(n)
@@ -125,7 +125,7 @@ func of(n, some int64, kind string) string {
 	return fmt.Sprintf("%d, %d %s", n, some, kind)
 }
 
-// hosts is how many were reached, and the first of them.
+// hosts formats the number of reached hosts, and the first of them.
 func hosts(s *wire.LedgerSummary) string {
 	if len(s.HostNames) == 0 {
 		return fmt.Sprint(s.Hosts)

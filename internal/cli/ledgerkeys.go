@@ -34,7 +34,7 @@ Give the keys to verifiers of the log.`,
 	}
 }
 
-// printKeys writes keys, one a line: the key last, since it is long.
+// printKeys writes keys, one a line. The key is the last column, since it is long.
 func (a *app) printKeys(res wire.LedgerKeys) error {
 	return a.print(res, func(w io.Writer) error {
 		var t tty.Table

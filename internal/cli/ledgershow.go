@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// ledgerPage is how many records are asked for at a time.
+// ledgerPage is the maximum number of records in one request.
 const ledgerPage = 1000
 
 func (a *app) ledgerShow() *cobra.Command {
@@ -78,7 +78,7 @@ docs/LEDGER.md describes each kind.`,
 	return cmd
 }
 
-// moment reads a time, or how long ago it was.
+// moment parses a time, or a duration before now.
 func (a *app) moment(flag, text string) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return a.now().Add(-d), nil
@@ -124,11 +124,11 @@ func (a *app) listLedger(ctx context.Context, name string, req wire.LedgerReques
 	}
 }
 
-// recordList writes records a line each; with --json as one object, {"records":[...]}, which may
-// hold more of them than fit into memory. It is complete after end.
+// recordList writes records one a line, or with --json as one object, {"records":[...]}. It keeps no records in
+// memory. The output is complete after end.
 type recordList struct {
 	a *app
-	n int // records that were written
+	n int // number of written records
 }
 
 func (l *recordList) add(records []wire.LedgerRecord) error {
@@ -144,7 +144,7 @@ func (l *recordList) add(records []wire.LedgerRecord) error {
 	return nil
 }
 
-// open writes what is before a record in JSON.
+// open writes the separator before a record in JSON.
 func (l *recordList) open() error {
 	if !l.a.json {
 		return nil
@@ -177,7 +177,7 @@ func (a *app) printRecord(r wire.LedgerRecord) error {
 	})
 }
 
-// recordLine is the line of a record.
+// recordLine formats a record.
 func (a *app) recordLine(r wire.LedgerRecord) string {
 	p := a.palette()
 	colour := p.Bold
@@ -221,7 +221,7 @@ func (a *app) followLedger(ctx context.Context, name string, req wire.LedgerRequ
 	return err
 }
 
-// newest gives the number of the first of the newest so many records.
+// newest returns the sequence number of the first of the newest most records.
 func newest(ctx context.Context, c *client.Client, name string, req wire.LedgerRequest, most int) (int64, error) {
 	req.Last = min(most, ledgerPage)
 	res, err := c.Ledger(ctx, name, req)

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// living is the flags for the lifetime of a sandbox.
+// living has the flags for the lifetime of a sandbox.
 type living struct{ ttl, idle time.Duration }
 
 func (l *living) flags(cmd *cobra.Command) {
@@ -22,7 +22,7 @@ func (l *living) flags(cmd *cobra.Command) {
 	f.DurationVar(&l.idle, "idle-stop", 0, "stop its processes after `TIME` of inactivity, as in 10m; 0: never")
 }
 
-// request returns the request for the given flags.
+// request returns a request with the flags that were given.
 func (l *living) request(cmd *cobra.Command) (req wire.LifeRequest, err error) {
 	for _, x := range []struct {
 		flag string
@@ -41,7 +41,7 @@ func (l *living) request(cmd *cobra.Command) (req wire.LifeRequest, err error) {
 	return req, nil
 }
 
-// fill puts them into a request for a new sandbox.
+// fill sets the flags in a request for a new sandbox.
 func (l *living) fill(cmd *cobra.Command, req *wire.CreateRequest) error {
 	r, err := l.request(cmd)
 	if r.TTLMS != nil {

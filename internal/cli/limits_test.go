@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// published is docs/openapi.json, as far as it is about what is sent.
+// published is the part of docs/openapi.json that describes requests.
 type published struct {
 	Paths      map[string]map[string]operation
 	Components struct{ Schemas map[string]schema }
@@ -50,7 +50,7 @@ type schema struct {
 	MinItems, MaxItems   int
 }
 
-// beyond gives values that are just outside of what a schema allows.
+// beyond returns values that are just outside of a schema's limits.
 func (s schema) beyond() (out []any) {
 	if s.Minimum != nil {
 		out = append(out, *s.Minimum-1)
@@ -86,8 +86,8 @@ func (s schema) beyond() (out []any) {
 	return out
 }
 
-// TestOpenAPI_ExamplesAndLimitsHold sends the examples of the document to a real daemon, and
-// values beyond the limits that it states, which must be refused with a hint.
+// TestOpenAPI_ExamplesAndLimitsHold sends the examples of the document to a real daemon, and values beyond the stated
+// limits, which must be refused with a hint.
 func TestOpenAPI_ExamplesAndLimitsHold(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
@@ -114,7 +114,7 @@ func TestOpenAPI_ExamplesAndLimitsHold(t *testing.T) {
 	}
 }
 
-// tryOperation gives how many values were sent that are to be refused.
+// tryOperation returns the number of invalid values that it sent.
 func (w *web) tryOperation(doc *published, base, method, path string, op operation) (tried int) {
 	body, takes := op.RequestBody.Content["application/json"]
 	values := map[string][]any{}
@@ -147,7 +147,7 @@ func (w *web) tryOperation(doc *published, base, method, path string, op operati
 		w.refused(method, where, s, name, header)
 		tried++
 	}
-	if op.OperationID == "moveFile" { // its example names files of yours
+	if op.OperationID == "moveFile" { // its example names files of the reader
 		w.json(http.MethodPut, "/v1/sandboxes/"+known["name"]+"/files?path=/src/old.go", "", http.StatusOK, nil)
 	}
 	b, err := json.Marshal(body.Example)
@@ -156,7 +156,7 @@ func (w *web) tryOperation(doc *published, base, method, path string, op operati
 	}
 	res := w.do(method, where, string(b), append(header, "Content-Type", "application/json")...) //nolint:bodyclose // do sees to it
 	got, err := io.ReadAll(res.Body)
-	// Nothing to redo, no TCP, a checkpoint of another log, and no repository.
+	// The scene has nothing to redo, no TCP, a checkpoint of another log, and no repository.
 	expected := map[string]int{"sending": http.StatusNotFound, "packLayer": http.StatusNotFound,
 		"sent": http.StatusNotFound, "receive": http.StatusNotFound, "showProposal": http.StatusNotFound,
 		"diffProposal":  http.StatusNotFound,
@@ -171,13 +171,13 @@ func (w *web) tryOperation(doc *published, base, method, path string, op operati
 
 const refs = "#/components/schemas/"
 
-// scene makes a sandbox in which there is something of everything.
+// scene creates a sandbox with an object for every kind of parameter, and returns their values.
 func (w *web) scene(base, name string) map[string]string {
 	w.t.Helper()
 	ctx := w.t.Context()
 	req := wire.CreateRequest{Name: name, From: wire.Source{Kind: wire.SourceDir, Path: base}}
 	if slices.Contains([]string{"netallow", "netapprove", "netdeny"}, name) {
-		req.Net = "rules" // there are none to change otherwise
+		req.Net = "rules" // other modes have no rules to change
 	}
 	if _, err := w.client.Create(ctx, req, nil); err != nil {
 		w.t.Fatal(err)
@@ -196,8 +196,8 @@ func (w *web) scene(base, name string) map[string]string {
 		"port": "3000", "ref": "HEAD", "tag": "good", "path": "/tmp/x"}
 }
 
-// place gives the address of an operation, with parameters as they are known or
-// changed, and the headers of those that are one.
+// place returns the URL of an operation with its parameters, known or changed, and the headers for parameters in
+// headers.
 func place(path string, op operation, known map[string]string, change map[string]any) (where string, header []string) {
 	query := url.Values{}
 	for _, p := range op.Parameters {
@@ -220,8 +220,7 @@ func place(path string, op operation, known map[string]string, change map[string
 	return path, header
 }
 
-// variants gives documents that are like an example but for one field, which is
-// beyond its limits; each by what is wrong with it.
+// variants returns copies of an example in which one field is beyond its limits, by a description of the field.
 func variants(doc *published, s schema, example map[string]any) map[string]map[string]any {
 	out := map[string]map[string]any{}
 	with := func(field string, v any) map[string]any {
@@ -256,7 +255,7 @@ func variants(doc *published, s schema, example map[string]any) map[string]map[s
 	return out
 }
 
-// refused sends what is to be refused as invalid.
+// refused sends a request that must be refused as invalid.
 func (w *web) refused(method, where string, body map[string]any, what string, header []string) {
 	w.t.Helper()
 	b, err := json.Marshal(body)

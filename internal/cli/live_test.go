@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// history gives the ids of a sandbox's snapshots, newest first.
+// history returns the IDs of a sandbox's snapshots, newest first.
 func (d *desk) history() []string {
 	d.t.Helper()
 	var ids []string
@@ -21,13 +21,13 @@ func (d *desk) history() []string {
 	return ids
 }
 
-// supervised starts a command of sh under automatic history, for nobody.
+// supervised starts a script of sh as a supervised command, without a client attached to it.
 func (d *desk) supervised(script string, flags ...string) {
 	d.t.Helper()
 	d.run(append(append([]string{"run", "--in", sandbox, "--detach"}, flags...), "--", "sh", "-c", script)...)
 }
 
-// recorded waits until a snapshot shows the file with want in it.
+// recorded waits until the patch from the first snapshot to HEAD contains want for a path.
 func (d *desk) recorded(path, want string) {
 	d.t.Helper()
 	out := ""
@@ -41,7 +41,7 @@ func (d *desk) recorded(path, want string) {
 	d.t.Fatalf("no snapshot has %q in %s: %s", want, path, out)
 }
 
-// python gives Python's path here, which is that of a sandbox on the host.
+// python returns the path of Python on the host, which is the same in a sandbox from the host.
 func python(t *testing.T) string {
 	t.Helper()
 	p, err := exec.LookPath("python3")
@@ -51,7 +51,7 @@ func python(t *testing.T) string {
 	return p
 }
 
-// TestCapture_CoversEveryWriter writes in every way that a process has, and finds each change in the history.
+// TestCapture_CoversEveryWriter writes files in every way that a process can, and finds each change in the history.
 func TestCapture_CoversEveryWriter(t *testing.T) {
 	t.Parallel()
 
@@ -83,12 +83,12 @@ while True:
     n += 1
     f.seek(0); f.write("n%08d\n" % n); f.flush(); time.sleep(0.001)
 '`)
-		// It is never quiet, and the snapshots come all the same.
+		// The writer never pauses, and snapshots are taken all the same.
 		for n := range 3 {
 			have := len(d.history())
 			for deadline := time.Now().Add(patience); len(d.history()) == have; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("no snapshot after the first %d", n)
+					t.Fatalf("no snapshot after %d", n)
 				}
 			}
 		}
@@ -105,8 +105,8 @@ while True:
 		}
 	})
 
-	// The kernel reports only the first write to a page, and names the file by a path
-	// that may have any bytes, and that is invalid when the file was renamed.
+	// The kernel reports only the first write to a page, and names the file by a path that may contain any bytes, and
+	// that is invalid if the file was renamed.
 	for name, flags := range map[string][]string{
 		"through a mapping":                    nil,
 		"through a mapping, without isolation": {"--driver", "copy", "--tier", "workspace", "--from", t.TempDir()},
@@ -136,8 +136,8 @@ time.sleep(1000)
 	t.Run("while a snapshot is taken", func(t *testing.T) {
 		t.Parallel()
 		d := newDesk(t)
-		// Each line is written after the one before was, so that a snapshot holds
-		// the first n of them for some n, and the last holds all.
+		// Each line is written after the previous one, so a snapshot has the first n of them for some n, and the last
+		// has all.
 		d.supervised(`for i in $(seq 300); do echo line$i >>~/f; : >~/done.$i; done; sleep 1000`)
 		d.recorded("", "+line300\n")
 		for _, id := range d.history() {
@@ -162,13 +162,13 @@ time.sleep(1000)
 		d.supervised("echo one >~/f; sleep 1; echo two >~/f; sleep 1", "--capture", "off")
 		d.eventually(`"exit":{`, "status", sandbox, "--json")
 		if got := len(d.history()); got != 2 {
-			t.Errorf("%d snapshots", got)
+			t.Errorf("%d snapshots, want 2", got)
 		}
 		d.recorded("", "+two")
 	})
 }
 
-// fork makes a sandbox of a snapshot.
+// fork creates a sandbox from a snapshot.
 func (d *desk) fork(ref string) string {
 	d.t.Helper()
 	name := "fork-" + ref
@@ -185,7 +185,7 @@ func TestIdleSandbox_TakesNoSnapshots(t *testing.T) {
 	n := len(d.history())
 	time.Sleep(3 * time.Second)
 	if got := len(d.history()); got != n {
-		t.Errorf("%d snapshots of nothing", got-n)
+		t.Errorf("%d snapshots without changes", got-n)
 	}
 }
 
@@ -219,10 +219,10 @@ func TestRewind_UnderTerminal(t *testing.T) {
 		t.Errorf("after the rewind: %q", got)
 	}
 	if strings.Contains(second.so(), "typed by the second") && strings.Contains(term.so(), "typed by the second") {
-		t.Error("who only looks on has typed")
+		t.Error("a read-only client has typed")
 	}
 
-	// Docker's keys leave it running.
+	// The detach keys leave the command running.
 	second.enter("\x10\x11")
 	second.see("detached")
 	second.end(0)
@@ -230,7 +230,7 @@ func TestRewind_UnderTerminal(t *testing.T) {
 	term.see("detached")
 	term.end(0)
 
-	// It is there again, as the size of the terminal is.
+	// The command still runs, with the size of the new terminal.
 	term = d.open("attach", sandbox)
 	term.enter("\r")
 	term.see(prompt)
@@ -240,17 +240,17 @@ func TestRewind_UnderTerminal(t *testing.T) {
 	term.enter(`until [ "$(stty size)" = "40 90" ]; do :; done; echo si""ze` + "\r")
 	term.see("size\r\n")
 
-	// The window is closed: it runs on.
+	// The terminal is closed, and the command continues.
 	term.master.Close()
 	term.gone()
 	if out := d.run("status", sandbox, "--json"); strings.Contains(out, `"exit":{`) {
-		t.Fatalf("it has ended with the window: %s\n%s", out, d.run("log", sandbox))
+		t.Fatalf("the command exited with the terminal: %s\n%s", out, d.run("log", sandbox))
 	}
 	term = d.open("attach", sandbox)
 	term.enter("echo still he''re\r")
 	term.see("still here")
 
-	// A killed daemon takes nothing with it.
+	// A killed daemon ends neither the command nor the client.
 	d.killDaemon()
 	term.see("attaching again")
 	term.enter("echo and he''re\r")
@@ -258,12 +258,12 @@ func TestRewind_UnderTerminal(t *testing.T) {
 	term.enter("exit 5\r")
 	term.end(5)
 	if _, err := d.try("attach", sandbox); err == nil {
-		t.Error("there is something to attach to")
+		t.Error("attach succeeded after the command exited")
 	}
 }
 
-// TestTerminal_ClosedDuringOutput closes a window while a command prints to it: a command of the sandbox is
-// detached from, and one of the window is hung up. Neither gets SIGPIPE, as it would from a closed pipe.
+// TestTerminal_ClosedDuringOutput closes a terminal while a command prints to it: from a supervised command the CLI
+// detaches, and another command gets SIGHUP. Neither gets SIGPIPE, as it would from a closed pipe.
 func TestTerminal_ClosedDuringOutput(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -277,7 +277,7 @@ func TestTerminal_ClosedDuringOutput(t *testing.T) {
 	term.gone()
 	d.quiet()
 
-	// The shell's own trap would hide what killed it: it writes its end.
+	// The shell must write its signal to a file: its trap hides what killed it.
 	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
 		"trap 'echo broken >>~/f; exit' PIPE; trap 'echo hung up >>~/g; exit' HUP; while :; do echo on; done")
 	term.see("on")
@@ -290,14 +290,14 @@ func TestTerminal_ClosedDuringOutput(t *testing.T) {
 	}
 }
 
-// so gives all that the terminal has shown.
+// so returns everything that the terminal has shown.
 func (term *terminal) so() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return term.shown
 }
 
-// TestCapture_ContinuesAfterDaemonKill kills the daemon under a supervised command.
+// TestCapture_ContinuesAfterDaemonKill kills the daemon while a supervised command runs.
 func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -308,7 +308,7 @@ func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 		d.killDaemon()
 		for deadline := time.Now().Add(patience); d.history()[0] == before; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("nothing is captured any more")
+				t.Fatal("no snapshot was taken after the daemon was killed")
 			}
 		}
 	}
@@ -316,11 +316,11 @@ func TestCapture_ContinuesAfterDaemonKill(t *testing.T) {
 		t.Error(out)
 	}
 	d.run("stop", sandbox)
-	d.eventually(`"exit":{`, "status", sandbox, "--json") // which is recorded behind the stop
+	d.eventually(`"exit":{`, "status", sandbox, "--json") // which is recorded after the stop
 }
 
-// TestRewind_SurvivesDaemonKill kills the daemon while a rewind waits for the command to exit:
-// no torn snapshot and no unseen process may remain.
+// TestRewind_SurvivesDaemonKill kills the daemon while a rewind waits for the command to exit. No torn snapshot and
+// no process without a supervisor may remain.
 func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -348,7 +348,7 @@ func TestRewind_SurvivesDaemonKill(t *testing.T) {
 	d.run("exec", sandbox, "--", "true")
 }
 
-// TestFork_StartsNoCommand checks that a fork has the files of a sandbox, not its supervised command.
+// TestFork_StartsNoCommand checks that a fork has the files of a sandbox, but not its supervised command.
 func TestFork_StartsNoCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -57,8 +57,8 @@ line, until the sandbox is removed.
 	return cmd
 }
 
-// tree writes the drawn history, and then the nodes that are not drawn. It stops at a node that
-// is not in res.Nodes.
+// tree writes the drawn history, and then the nodes that are not drawn. It stops
+// drawing after the last of res.Nodes.
 func (a *app) tree(w io.Writer, res wire.LogResult) error {
 	nodes := make(map[string]wire.Snapshot, len(res.Nodes))
 	for _, n := range res.Nodes {

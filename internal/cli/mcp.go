@@ -71,7 +71,7 @@ The daemon serves the same over HTTP, as /mcp on its socket.`,
 	return cmd
 }
 
-// ensure finds a sandbox, or makes it.
+// ensure checks that a sandbox exists, and with create creates it if not.
 func (a *app) ensure(ctx context.Context, c *client.Client, name string, create bool) error {
 	_, err := c.Status(ctx, name)
 	switch {

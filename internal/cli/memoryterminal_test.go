@@ -21,7 +21,7 @@ func warmDesk(t *testing.T) *desk {
 	return newDesk(t, "--tier", "gvisor")
 }
 
-// terminals gives the ids of the commands with a terminal that others may attach to.
+// terminals returns the IDs of the commands with a terminal to which a client may attach.
 func (d *desk) terminals(name string) (ids []string) {
 	d.t.Helper()
 	c := client.New(client.Options{Socket: filepath.Join(d.dir, "daemon.sock")})
@@ -43,8 +43,8 @@ func (d *desk) back(args ...string) *terminal {
 	return d.open(append([]string{"attach"}, args...)...)
 }
 
-// TestMemory_ResumesShell resumes a shell from memory with its variables and its job, in the
-// sandbox itself and in a fork. A client that was attached is informed of it, and can attach again.
+// TestMemory_ResumesShell resumes a shell from memory with its variables and its job, in the sandbox itself and in a
+// fork. An attached client is notified, and can attach again.
 func TestMemory_ResumesShell(t *testing.T) {
 	t.Parallel()
 	d := warmDesk(t)
@@ -65,29 +65,29 @@ func TestMemory_ResumesShell(t *testing.T) {
 		t.Fatalf("the fork has terminals %q", ids)
 	}
 	if got := d.terminals(sandbox); got != nil {
-		t.Errorf("somebody else may attach to %q", got)
+		t.Errorf("terminals without a client: %q", got)
 	}
 	if _, err := d.try("attach", sandbox, ids[0]); err == nil {
-		t.Error("somebody else has attached to it")
+		t.Error("a second client attached")
 	}
 	copied := d.back("copy", ids[0])
 	copied.goesOn(44, 133)
 
-	// The parent is brought back: its terminal is given back, with a word on what became of it.
+	// The parent is rewound: its client exits with a message that explains how to attach again.
 	told := d.run("rewind", sandbox, warm)
 	was.see("the sandbox was rewound to another snapshot, where this command continues from memory: coppice attach box " +
 		ids[0] + "\r\n")
 	was.end(137)
 	if got := d.terminals(sandbox); len(got) != 1 || got[0] != ids[0] {
-		t.Fatalf("checkout says %q, and the terminals are %q, were %q", told, got, ids)
+		t.Fatalf("rewind printed %q; terminals are %q, want %q", told, got, ids)
 	}
 	again := d.back(sandbox, ids[0])
 	again.goesOn(22, 77)
 	copied.enter("echo $word-$((1+1))\r")
 	copied.see("kept-2")
 
-	// Several may be at it, and it outlives all of them; of one that is left, it is said how
-	// to come back.
+	// Several clients may be attached, and the command continues without them. A client that detaches prints how to
+	// attach again.
 	beside := d.open("attach", sandbox, ids[0], "--read-only")
 	again.enter("echo seen-$((2+3))\r")
 	beside.see("seen-5")
@@ -101,7 +101,7 @@ func TestMemory_ResumesShell(t *testing.T) {
 	again.enter("echo $word-$((3+4))\r")
 	again.see("kept-7")
 
-	// So it does when it is left a second time, by who has attached.
+	// The client is detached in the same way by a second rewind, although it had attached.
 	d.run("rewind", sandbox, warm)
 	again.see("continues from memory: coppice attach box " + ids[0])
 	again.end(137)
@@ -120,8 +120,8 @@ func TestMemory_ResumesShell(t *testing.T) {
 	d.run("system", "verify")
 }
 
-// goesOn checks that the shell of TestMemory_ResumesShell has resumed: with cat in the foreground,
-// which Ctrl-C reaches, its variable, the size of the attached terminal, and its jobs.
+// goesOn checks that the shell of TestMemory_ResumesShell has resumed: with cat in the foreground, which Ctrl-C
+// interrupts, its variable, the size of the attached terminal, and its jobs.
 func (term *terminal) goesOn(rows, cols uint16) {
 	term.t.Helper()
 	term.resize(rows, cols)
@@ -135,8 +135,8 @@ func (term *terminal) goesOn(rows, cols uint16) {
 	term.sized(rows, cols)
 	term.resize(rows+3, cols+5)
 	term.sized(rows+3, cols+5)
-	// It starts nothing any more: gVisor's execve(2) drops stop signals that come before it
-	// ends (kernel.ThreadGroup.endGroupStopLocked), which Linux keeps.
+	// The job starts no program: gVisor's execve(2) drops stop signals that arrive before it returns
+	// (kernel.ThreadGroup.endGroupStopLocked), unlike Linux.
 	term.foreground("while :; do :; done")
 	term.enter("\x1a")
 	term.see("Stopped")
@@ -146,11 +146,11 @@ func (term *terminal) goesOn(rows, cols uint16) {
 		term.t.Errorf("after Ctrl-Z and bg: %q", got)
 	}
 	if got := term.command("kill %1; wait %1; echo code-$?"); !strings.Contains(got, "code-143") {
-		term.t.Errorf("the job in the background: %q", got)
+		term.t.Errorf("background job: %q", got)
 	}
 }
 
-// sized waits until the shell's terminal has a size.
+// sized waits until the terminal of the shell has a size.
 func (term *terminal) sized(rows, cols uint16) {
 	term.t.Helper()
 	term.enter(fmt.Sprintf("until [ \"$(stty size)\" = \"%d %d\" ]; do :; done; echo si''zed\r", rows, cols))
@@ -170,7 +170,7 @@ func TestMemory_ResumesTmux(t *testing.T) {
 	was.enter("word=first; echo $word$((40+2))\r")
 	was.see("first42")
 	was.enter("\x02c")
-	was.see("0:one- 1:") // and the name of the user's shell
+	was.see("0:one- 1:") // followed by the name of the user's shell
 	warm := strings.TrimSpace(d.run("snapshot", "create", sandbox, "--memory", "-m", "warm"))
 	was.enter("\x02&")
 	was.see("kill-window")

@@ -33,7 +33,7 @@ connected to on port 443; other ports must be approved separately.`,
 	}, (*client.Client).Approve)
 }
 
-// answering completes a command that answers what waits for a person.
+// answering completes a command that answers pending requests.
 func (a *app) answering(
 	cmd *cobra.Command,
 	answer func(*client.Client, context.Context, string, wire.AnswerRequest) (wire.AnswerResult, error),
@@ -74,7 +74,7 @@ func (a *app) answering(
 	return cmd
 }
 
-// answerable completes names of sandboxes, and then what waits in the one that was named.
+// answerable completes the name of a sandbox, and then its pending requests.
 func (a *app) answerable(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return a.names(1)(cmd, args, begun)

@@ -134,7 +134,7 @@ func (a *app) listPorts(ctx context.Context, name string) error {
 	})
 }
 
-// preview prints a link, and opens it if that is wanted.
+// preview prints a link, and opens it if requested.
 func (a *app) preview(ctx context.Context, name string, port int, expires time.Duration, open bool) error {
 	c, err := a.client()
 	if err != nil {
@@ -156,7 +156,7 @@ func (a *app) preview(ctx context.Context, name string, port int, expires time.D
 	return a.browse(ctx, p.URL)
 }
 
-// browse shows a link in the user's browser.
+// browse opens a link in the user's browser.
 func (a *app) browse(ctx context.Context, link string) error {
 	if !strings.HasPrefix(link, "http://") && !strings.HasPrefix(link, "https://") {
 		return fault.New(fault.Invalid, "invalid link %.100q", link)
@@ -168,7 +168,7 @@ func (a *app) browse(ctx context.Context, link string) error {
 	case "windows":
 		words = []string{"rundll32", "url.dll,FileProtocolHandler", link}
 	}
-	// a fixed program, and a link of the daemon
+	// The program is fixed, and the link comes from the daemon.
 	if err := exec.CommandContext(ctx, words[0], words[1:]...).Run(); err != nil {
 		return fault.New(fault.Unsupported, "open the link with %s", words[0]).Because(err).
 			WithHint("open the link printed above manually")
@@ -176,7 +176,7 @@ func (a *app) browse(ctx context.Context, link string) error {
 	return nil
 }
 
-// forwardAddr reads where to listen for a port: "" is its own number.
+// forwardAddr parses the address to listen on for a port; "" is the same port on the loopback interface.
 func forwardAddr(s string, port int) (string, error) {
 	host, number := "127.0.0.1", s
 	if s == "" {
@@ -194,19 +194,19 @@ func forwardAddr(s string, port int) (string, error) {
 			hint: "use a port or HOST:PORT, as in 8080 or 127.0.0.1:8080"}
 	}
 	if host == "" {
-		host = "127.0.0.1" // to be reached from everywhere is said in full
+		host = "127.0.0.1" // all interfaces must be given explicitly
 	}
 	return net.JoinHostPort(host, number), nil
 }
 
-// forward carries connections to a port of a sandbox until Ctrl-C.
+// forward forwards connections to a port of a sandbox until Ctrl-C.
 func (a *app) forward(ctx context.Context, name string, port int, addr string) error {
 	c, err := a.client()
 	if err != nil {
 		return err
 	}
 	if _, err := c.Ports(ctx, name); err != nil {
-		return err // there is no such sandbox
+		return err // the sandbox does not exist
 	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
@@ -234,18 +234,18 @@ func (a *app) forward(ctx context.Context, name string, port int, addr string) e
 	return f.serve(ctx, ln)
 }
 
-// forwarder carries connections to a port.
+// forwarder forwards connections to a port.
 type forwarder struct {
 	c      *client.Client
 	name   string
 	port   int
-	report func(error) // of a connection that came to nothing; called from any goroutine
+	report func(error) // reports a failed connection; called from any goroutine
 
 	mu   sync.Mutex
-	told string // guarded by mu; the last that was reported: once is enough
+	told string // guarded by mu; the last reported error, which is not repeated
 }
 
-// serve carries connections until ctx ends, and waits for all of them.
+// serve forwards connections until ctx ends, and waits for all of them.
 func (f *forwarder) serve(ctx context.Context, ln net.Listener) error {
 	unhook := context.AfterFunc(ctx, func() { ln.Close() })
 	defer unhook()
@@ -258,7 +258,7 @@ func (f *forwarder) serve(ctx context.Context, ln net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fault.Wrap(err, "listen")
-		case err != nil: // of that connection, or descriptors have run out
+		case err != nil: // the client reset the connection, or descriptors have run out
 			f.tell(err)
 			select {
 			case <-ctx.Done():
@@ -270,7 +270,7 @@ func (f *forwarder) serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// tell reports an error, unless it was the last one as well.
+// tell reports an error, unless it is the same as the last one.
 func (f *forwarder) tell(err error) {
 	f.mu.Lock()
 	again := f.told == err.Error()
@@ -281,7 +281,7 @@ func (f *forwarder) tell(err error) {
 	}
 }
 
-// carry carries one connection, each way of which ends by itself.
+// carry forwards one connection. An EOF in one direction closes only that direction.
 func (f *forwarder) carry(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	inner, err := f.c.DialPort(ctx, f.name, f.port)

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// recent is how many earlier events net --follow starts with.
+// recent is the number of earlier events with which net log --follow starts.
 const recent = 10
 
 func (a *app) netLog() *cobra.Command {
@@ -106,13 +106,13 @@ func (a *app) listNet(ctx context.Context, name string, req wire.NetRequest) err
 	return err
 }
 
-// whatNext returns the commands that explain and allow a denial, for a user to copy into a shell; "" for
-// none. The sandbox chose refused, which need not be a name, and the rule fix is made of it.
+// whatNext returns the commands that explain and allow a denial, for a user to copy into a shell; "" for none. The
+// sandbox chose refused, which need not be a valid name; the rule fix contains it.
 func whatNext(name, refused, fix string) string {
 	switch {
-	case refused == "" || strings.HasPrefix(refused, "-"): // that would be a flag, and never is a host
+	case refused == "" || strings.HasPrefix(refused, "-"): // it would be read as a flag, and is never a host
 		return ""
-	case fix != "": // its name is allowed, and its address is not
+	case fix != "": // the rules allow the name, but not its address
 		return fmt.Sprintf("to allow %s at that address: coppice net allow %s %s", refused, name, tty.Word(fix))
 	}
 	return fmt.Sprintf("see why: coppice net why %s %s; allow it: coppice net allow %[1]s %[2]s", name, tty.Word(refused))
@@ -140,7 +140,7 @@ func (a *app) followNet(ctx context.Context, name string, req wire.NetRequest) e
 	return err
 }
 
-// netEvent is the line of an event.
+// netEvent formats an event.
 func (a *app) netEvent(ev wire.NetEvent) string {
 	p := a.palette()
 	at := ev.Time.Local()
@@ -201,7 +201,7 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	return strings.Join(parts, "  ")
 }
 
-// answered describes the outcome of a question, or its deadline.
+// answered describes the decision on a request, or its deadline.
 func answered(ev wire.NetEvent) string {
 	switch {
 	case ev.Verdict == wire.VerdictAsk:

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A sandbox looks up any name it likes, and a user copies the line into a shell.
+// TestWhatNext_QuotesNamesOfTheSandbox checks that names are quoted: a sandbox chooses the names that it looks up,
+// and a user copies the line into a shell.
 func TestWhatNext_QuotesNamesOfTheSandbox(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"$(touch x).example", "a;reboot", "`id`", "a b", "[fd00::7]:443", "a'b"} {

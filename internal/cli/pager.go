@@ -12,7 +12,7 @@ import (
 )
 
 // paged calls write to show long output: through a pager if stdout is a terminal, as git does. shown means that the
-// output is for people, so that it must be sanitized and may have colours. A pager that exits early is not an error.
+// output is for people: it must be sanitized, and may have colours. A pager that exits early is not an error.
 func (a *app) paged(ctx context.Context, form gitForm, write func(w io.Writer, p tty.Palette, shown bool) error) error {
 	p, terminal := a.palette(), tty.IsTerminal(a.stdout)
 	switch form.color {
@@ -56,7 +56,7 @@ func (a *app) pager() string {
 	return "less"
 }
 
-// pagerEnv makes less show colours, and exit if everything fits, as git does.
+// pagerEnv makes less show colours, and exit if everything fits on the screen, as git does.
 func (a *app) pagerEnv(env []string) []string {
 	for k, v := range map[string]string{"LESS": "FRX", "LV": "-c"} {
 		if a.getenv(k) == "" {

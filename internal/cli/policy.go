@@ -59,7 +59,7 @@ func levelOf(as string) (policy.Level, error) {
 		hint: "must be one of " + strings.Join(levelNames, ", ")}
 }
 
-// readPolicy reads one file, and prints its warnings.
+// readPolicy reads one file. The document has its warnings.
 func (a *app) readPolicy(name string) (policy.Document, error) {
 	abs, text, err := readPolicyFile(name)
 	if err != nil {
@@ -76,8 +76,8 @@ type policyJSON struct {
 	Warnings policy.Problems `json:"warnings,omitzero"`
 }
 
-// mistakes prints the problems of a policy, one per line as compilers do, and returns the error for the exit code. It
-// returns other errors unchanged.
+// mistakes prints the problems of a policy, one per line as compilers do, and returns the error with the exit code.
+// It returns other errors unchanged.
 func (a *app) mistakes(name string, err error) error {
 	problems := policy.ProblemsOf(err)
 	if problems == nil {
@@ -95,7 +95,7 @@ func (a *app) mistakes(name string, err error) error {
 	return &exitCode{code: exitError}
 }
 
-// remarks prints possible mistakes, and settings without effect.
+// remarks prints warnings: possible mistakes, and settings without effect.
 func (a *app) remarks(lists ...policy.Problems) policy.Problems {
 	all := policy.Problems{}
 	for _, list := range lists {
@@ -109,7 +109,7 @@ func (a *app) remarks(lists ...policy.Problems) policy.Problems {
 	return all
 }
 
-// theFile is the file that args name.
+// theFile returns the file that args name, or the default.
 func theFile(args []string) string {
 	if len(args) > 0 {
 		return args[0]
@@ -256,8 +256,7 @@ names the address.
 	return cmd
 }
 
-// policyLayers reads the user's own file and the one of args, as far as they are there
-// or asked for.
+// policyLayers reads the user's own file and the file of args. A file that the user did not name may be absent.
 func (a *app) policyLayers(
 	args []string, as, user string, asked bool,
 ) (layers []policy.Layer, warnings policy.Problems, err error) {
@@ -442,7 +441,7 @@ existing file is not overwritten.
 	return cmd
 }
 
-// writeNew writes a file that is not there yet.
+// writeNew writes a new file, and fails if it exists.
 func writeNew(name string, text []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {

@@ -16,12 +16,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// wanting is the policy flags.
+// wanting has the policy flags.
 type wanting struct {
 	files, allow, presets []string
 	ask                   bool
-	asks                  *pflag.Flag // of ask
-	noFiles               bool        // ignore files that were not named
+	asks                  *pflag.Flag // the flag of ask
+	noFiles               bool        // ignore the default files
 }
 
 // flags adds the flags of every command that sets a policy.
@@ -39,7 +39,7 @@ func (p *wanting) flags(cmd *cobra.Command) {
 // rules reports whether the flags set the network to rules.
 func (p *wanting) rules() bool { return len(p.allow)+len(p.presets) > 0 || p.asks.Changed }
 
-// automatic adds the flag of the commands that look for files by themselves.
+// automatic adds the flag of the commands that read the default files.
 func (p *wanting) automatic(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.noFiles, "no-policy-files", false, "ignore your own policy file and ./"+policyFile)
 }
@@ -121,7 +121,7 @@ func (a *app) found() (out []wire.PolicyFile, err error) {
 	return out, nil
 }
 
-// policyText reads one file, and fails on mistakes.
+// policyText reads and checks one file.
 func policyText(name, level string) (wire.PolicyFile, error) {
 	abs, text, err := readPolicyFile(name)
 	if err == nil {
@@ -130,7 +130,7 @@ func policyText(name, level string) (wire.PolicyFile, error) {
 	return wire.PolicyFile{Level: level, Name: abs, Text: string(text)}, err
 }
 
-// readPolicyFile returns the absolute name of a file, and its content.
+// readPolicyFile returns the absolute name and the content of a file.
 func readPolicyFile(name string) (string, []byte, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// printProbe prints what the host supports for people. Details are wrapped at columns, the width of the terminal.
-// Remedies are not, so that a command can be copied.
+// printProbe prints what the host supports, for people. Details are wrapped at columns, the width of the terminal.
+// Remedies are not wrapped, so that a command can be copied.
 func (a *app) printProbe(w io.Writer, res *wire.ProbeReport, columns int) error {
 	p := a.palette()
 	var t tty.Table
@@ -52,7 +52,7 @@ func (a *app) printProbe(w io.Writer, res *wire.ProbeReport, columns int) error 
 	return err
 }
 
-// probeMark is the state of an item, four columns wide.
+// probeMark formats the state of an item, four columns wide.
 func probeMark(p tty.Palette, it wire.ProbeItem) string {
 	switch {
 	case it.Unknown:
@@ -65,8 +65,8 @@ func probeMark(p tty.Palette, it wire.ProbeItem) string {
 	return p.Green("yes ")
 }
 
-// columns returns the width of the terminal on stdout. Without one there is no limit: programs that read a pipe or
-// file by lines get each item whole.
+// columns returns the width of the terminal on stdout. Without a terminal there is no limit: programs that read a
+// pipe or file by lines get each item on one line.
 func (a *app) columns() int {
 	if cols, _, ok := tty.Size(a.stdout); ok && cols > 0 {
 		return cols

@@ -8,7 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// A long remedy does not widen the column of names, and details fit on 80 columns.
+// TestPrintProbe_FitsOn80Columns checks that a long remedy does not widen the column of names, and that details fit
+// on 80 columns.
 func TestPrintProbe_FitsOn80Columns(t *testing.T) {
 	t.Parallel()
 	stdout, err := os.Create(os.DevNull)

@@ -52,13 +52,13 @@ base64. "coppice ledger show NAME" prints the record numbers.`,
 	return cmd
 }
 
-// inspectedPrograms is what inspect writes as JSON of a record of programs.
+// inspectedPrograms is the JSON output of inspect for a record of programs.
 type inspectedPrograms struct {
 	wire.LedgerInspection
-	Programs []map[string]any `json:"programs"` // each that the record stands for
+	Programs []map[string]any `json:"programs"` // the programs that the record summarizes
 }
 
-// inspectPrograms shows a record of programs, and each that it stands for.
+// inspectPrograms shows a record of programs, and each program that it summarizes.
 func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string, res wire.LedgerInspection) error {
 	all := inspectedPrograms{LedgerInspection: res, Programs: []map[string]any{}}
 	each := func(one map[string]any) error { all.Programs = append(all.Programs, one); return nil }
@@ -77,7 +77,7 @@ func (a *app) inspectPrograms(ctx context.Context, c *client.Client, name string
 	return a.print(all, nil)
 }
 
-// eachProgram calls fn for each program that a record stands for.
+// eachProgram calls fn for each program that a record summarizes.
 func eachProgram(
 	ctx context.Context, c *client.Client, name string, seq int64, fn func(map[string]any) error,
 ) error {
@@ -113,7 +113,7 @@ func programLine(one map[string]any) string {
 		field("dir", "-"), field("args", field("path", "-")))
 }
 
-// inspection writes a record, and then those that belong to it.
+// inspection writes a record, and then the records that belong to it.
 func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
 	for i, r := range append([]wire.LedgerRecord{res.Record}, res.With...) {
 		if i > 0 {
@@ -157,7 +157,7 @@ func (a *app) inspection(w io.Writer, res wire.LedgerInspection) error {
 	return nil
 }
 
-// kept writes the captured output of a command, which may be any bytes.
+// kept writes the captured output of a command, which may contain any bytes.
 func (a *app) kept(w io.Writer, all []wire.LedgerOutput) error {
 	for _, o := range all {
 		head := tty.Clean(o.Stream)
@@ -180,7 +180,7 @@ func (a *app) kept(w io.Writer, all []wire.LedgerOutput) error {
 	return nil
 }
 
-// fieldText shows the value of a field.
+// fieldText formats the value of a field.
 func fieldText(v any) string {
 	switch v := v.(type) {
 	case string:

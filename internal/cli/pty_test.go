@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long a terminal may take to show what is waited for.
+// patience is the timeout for an expected output of a terminal.
 const patience = 60 * time.Second
 
 // desk is a home with one sandbox on the host, for programs typed at a terminal.
@@ -30,7 +30,7 @@ type desk struct {
 
 const sandbox = "box"
 
-// newDesk makes the sandbox, with flags of create; everything ends with the test.
+// newDesk creates the sandbox, with flags of create. Everything is removed when the test ends.
 func newDesk(t *testing.T, flags ...string) *desk {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "desk")
@@ -44,19 +44,19 @@ func newDesk(t *testing.T, flags ...string) *desk {
 		d.try("rm", "--force", sandbox)
 		d.try("serve", "--stop")
 		d.killDaemon()
-		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run() // what the daemon was root over
+		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run() // files that the daemon's root owned
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	if !slices.Contains(flags, "--repo") { // nor that of these tests
+	if !slices.Contains(flags, "--repo") { // do not use the repository of these tests either
 		flags = append([]string{"--no-repo"}, flags...)
 	}
 	d.run(append([]string{"create", sandbox, "--from", "host"}, flags...)...)
 	return d
 }
 
-// try runs coppice away from any terminal, and gives what it printed.
+// try runs coppice without a terminal, and returns its stdout.
 func (d *desk) try(args ...string) (string, error) {
 	cmd := exec.Command("coppice", args...)
 	cmd.Env = d.env
@@ -89,7 +89,7 @@ func (d *desk) eventually(want string, args ...string) {
 	d.t.Fatalf("coppice %q still prints %q, without %q", args, out, want)
 }
 
-// quiet waits until nothing runs in the sandbox.
+// quiet waits until no process runs in the sandbox.
 func (d *desk) quiet() {
 	d.t.Helper()
 	out := ""
@@ -102,31 +102,30 @@ func (d *desk) quiet() {
 	d.t.Fatalf("something still runs: %s", out)
 }
 
-// killDaemon kills the daemon at once, if one runs.
+// killDaemon kills the daemon, if one runs.
 func (d *desk) killDaemon() {
 	if pid, err := os.ReadFile(filepath.Join(d.dir, "lock")); err == nil {
 		_ = exec.Command("kill", "-KILL", strings.TrimSpace(string(pid))).Run()
 	}
 }
 
-// terminal is a pseudo terminal with coppice at its other end.
+// terminal is a pseudoterminal, on whose slave side coppice runs.
 type terminal struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	master *os.File
 	slave  *os.File
-	modes  unix.Termios  // before coppice began
-	over   chan struct{} // closed when coppice has ended
+	modes  unix.Termios  // before coppice started
+	over   chan struct{} // closed when coppice has exited
 	own    sync.WaitGroup
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	shown   string // guarded by mu: everything so far
-	seen    int    // guarded by mu: how much of it see has gone past
+	shown   string // guarded by mu: complete output
+	seen    int    // guarded by mu: length of the output before the position of see
 }
 
-// open starts coppice as the leader of a terminal's session, as a terminal
-// emulator would.
+// open starts coppice as the session leader of a terminal, like a terminal emulator.
 func (d *desk) open(args ...string) *terminal {
 	d.t.Helper()
 	term := &terminal{t: d.t, over: make(chan struct{})}
@@ -147,7 +146,7 @@ func (d *desk) open(args ...string) *terminal {
 	}
 	term.own.Go(term.read)
 	term.own.Go(func() {
-		_ = term.cmd.Wait() // ProcessState tells
+		_ = term.cmd.Wait() // ProcessState has the result
 		close(term.over)
 	})
 	d.t.Cleanup(func() {
@@ -157,13 +156,13 @@ func (d *desk) open(args ...string) *terminal {
 		term.master.Close()
 		term.own.Wait()
 		if d.t.Failed() {
-			d.t.Logf("the terminal of %q showed:\n%q", args, term.shown)
+			d.t.Logf("output of the terminal of %q:\n%q", args, term.shown)
 		}
 	})
 	return term
 }
 
-// openPTY makes a pseudo terminal.
+// openPTY opens a pseudoterminal.
 func openPTY(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -198,8 +197,7 @@ func (term *terminal) read() {
 	}
 }
 
-// see waits until the terminal shows want, after what was seen before, and gives
-// what it showed up to its end.
+// see waits until the terminal shows want after its current position, and returns the output up to the end of want.
 func (term *terminal) see(want string) string {
 	term.t.Helper()
 	late := time.AfterFunc(patience, term.changed.Broadcast)
@@ -214,7 +212,7 @@ func (term *terminal) see(want string) string {
 			return fresh[:i+len(want)]
 		}
 		if time.Now().After(deadline) {
-			term.t.Fatalf("the terminal shows %q, and not %q", fresh, want)
+			term.t.Fatalf("the terminal shows %q, without %q", fresh, want)
 		}
 		term.changed.Wait()
 	}
@@ -228,7 +226,7 @@ func (term *terminal) enter(keys string) {
 	}
 }
 
-// resize is what dragging the window's corner does.
+// resize changes the size of the terminal, as the user does with the window.
 func (term *terminal) resize(rows, cols uint16) {
 	term.t.Helper()
 	if err := unix.IoctlSetWinsize(int(term.slave.Fd()), unix.TIOCSWINSZ,
@@ -237,7 +235,7 @@ func (term *terminal) resize(rows, cols uint16) {
 	}
 }
 
-// signal sends coppice itself a signal.
+// signal sends a signal to the CLI.
 func (term *terminal) signal(sig syscall.Signal) {
 	term.t.Helper()
 	if err := term.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -245,18 +243,17 @@ func (term *terminal) signal(sig syscall.Signal) {
 	}
 }
 
-// gone waits for coppice's end.
+// gone waits until coppice exits.
 func (term *terminal) gone() {
 	term.t.Helper()
 	select {
 	case <-term.over:
 	case <-time.After(patience):
-		term.t.Fatal("coppice does not end")
+		term.t.Fatal("coppice did not exit")
 	}
 }
 
-// end waits for coppice's end, with the exit code and with the terminal in the
-// modes that it was in.
+// end waits until coppice exits, and checks the exit code, and that the terminal has its original modes.
 func (term *terminal) end(code int) {
 	term.t.Helper()
 	term.gone()
@@ -268,6 +265,6 @@ func (term *terminal) end(code int) {
 		term.t.Fatal(err)
 	}
 	if *m != term.modes {
-		term.t.Errorf("the terminal is left in modes %+v, and was in %+v", *m, term.modes)
+		term.t.Errorf("the terminal has modes %+v, want %+v", *m, term.modes)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// reviewed is something to show and apply: the changes of a sandbox, or a pulled proposal.
+// reviewed is something to review and apply: the changes of a sandbox, or a pulled proposal.
 type reviewed interface {
 	diff(ctx context.Context, req wire.GitDiffRequest) (wire.GitDiff, error)
 	patch(ctx context.Context, req wire.GitDiffRequest, w io.Writer) error
@@ -42,7 +42,7 @@ func (s ofSandbox) apply(ctx context.Context, req wire.GitApplyRequest) (wire.Gi
 	return s.c.GitApply(ctx, s.name, req)
 }
 
-// ofProposal is a proposal that was pulled.
+// ofProposal is a pulled proposal.
 type ofProposal struct {
 	c  *client.Client
 	at wire.Travelled
@@ -60,7 +60,7 @@ func (p ofProposal) apply(ctx context.Context, req wire.GitApplyRequest) (wire.G
 	return p.c.ApplyProposal(ctx, p.at, req)
 }
 
-// isPulled reports whether a name is that of a pulled proposal: a sandbox's name has no slash.
+// isPulled reports whether a name is that of a pulled proposal. The name of a sandbox has no slash.
 func isPulled(name string) bool { return strings.Contains(name, "/") }
 
 // travelled parses REMOTE/NAME, in the repository of the current directory.
@@ -85,7 +85,7 @@ func (a *app) reviewed(name string) (reviewed, error) {
 	return ofProposal{c, at}, err
 }
 
-// pulledDiff is diff of a proposal that was pulled.
+// pulledDiff shows the differences of a pulled proposal.
 func (a *app) pulledDiff(ctx context.Context, name string, paths []string, form gitForm) error {
 	of, err := a.reviewed(name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (a *app) pulledDiff(ctx context.Context, name string, paths []string, form 
 	return a.gitDiff(ctx, of, &wire.Repo{Top: strings.TrimSuffix(top, "\n")}, paths, form)
 }
 
-// received checks a pulled proposal again.
+// received verifies a pulled proposal again.
 func (a *app) received(ctx context.Context, name string) (res wire.Received, err error) {
 	at, err := travelled(name)
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *app) received(ctx context.Context, name string) (res wire.Received, err
 	return c.ReceivedProposal(ctx, at)
 }
 
-// showPulled writes the whole report of a proposal that was pulled.
+// showPulled writes the whole report of a pulled proposal.
 func (a *app) showPulled(cmd *cobra.Command, name string) error {
 	res, err := a.received(cmd.Context(), name)
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *app) showPulled(cmd *cobra.Command, name string) error {
 	return a.print(res, func(w io.Writer) error { return a.receivedText(w, &res, res.Report) })
 }
 
-// verifyPulled verifies the records and the objects of a proposal that was pulled.
+// verifyPulled verifies the records and the objects of a pulled proposal.
 func (a *app) verifyPulled(cmd *cobra.Command, name string, ask demands) error {
 	if ask.checkpoint != "" || len(ask.witnesses) > 0 {
 		return &usageError{msg: "--checkpoint and --witness-key require --bundle",
@@ -174,7 +174,7 @@ func (a *app) receivedText(w io.Writer, r *wire.Received, report string) error {
 	return nil
 }
 
-// known reports whether a key was seen before.
+// known describes whether a key was seen before.
 func known(p tty.Palette, s *wire.Signer) string {
 	switch {
 	case s.Changed != "":

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serve --stop ends a daemon that does not listen yet, whatever its recovery waits for.
+// TestStopDaemon_WhileItRecovers checks that serve --stop stops a daemon that does not listen yet, even if its
+// recovery blocks.
 func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -42,24 +43,24 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	// The name of a FIFO can be opened for writing when a reader waits, and not before.
+	// Opening a FIFO for writing with O_NONBLOCK fails until a reader has opened it (fifo(7)).
 	fd := -1
 	for deadline := time.Now().Add(patience); fd < 0; time.Sleep(time.Millisecond) {
 		fd, err = unix.Open(note, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		select {
 		case err := <-ended:
-			t.Fatalf("the daemon ended before: %v: %s", err, stderr.String())
+			t.Fatalf("the daemon exited during recovery: %v: %s", err, stderr.String())
 		default:
 		}
 		if err != nil && time.Now().After(deadline) {
-			t.Fatalf("recovery does not read the note: %v", err)
+			t.Fatalf("recovery did not read the file: %v", err)
 		}
 	}
 	defer unix.Close(fd)
 	d.run("serve", "--stop")
 	err = <-ended
 	if err == nil || !strings.Contains(stderr.String(), "the next start continues") {
-		t.Errorf("the daemon ended with %v: %s", err, stderr.String())
+		t.Errorf("the daemon exited with %v: %s", err, stderr.String())
 	}
 	if err := os.Remove(note); err != nil {
 		t.Fatal(err)
@@ -67,8 +68,8 @@ func TestStopDaemon_WhileItRecovers(t *testing.T) {
 	d.run("exec", sandbox, "--", "true")
 }
 
-// TestStopDaemon_KillsOnlyListener exists because a daemon behind a forwarded socket, or in
-// another PID namespace, reports a PID that belongs to another process here.
+// TestStopDaemon_KillsOnlyListener covers a daemon behind a forwarded socket, or in another PID namespace: it reports
+// a PID that belongs to another process here.
 func TestStopDaemon_KillsOnlyListener(t *testing.T) {
 	t.Parallel()
 	victim := exec.CommandContext(t.Context(), "sleep", "1000")
@@ -102,7 +103,7 @@ func TestStopDaemon_KillsOnlyListener(t *testing.T) {
 	select {
 	case err := <-ended:
 		ended <- err
-		t.Errorf("the process of that number has ended: %v", err)
+		t.Errorf("the process with the reported PID was killed: %v", err)
 	default:
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// repository is the flags for the git repository of a sandbox.
+// repository has the flags for the git repository of a sandbox.
 type repository struct {
 	dir   string
 	at    string
@@ -28,7 +28,7 @@ func (r *repository) flags(cmd *cobra.Command) {
 	f.BoolVar(&r.none, "no-repo", false, "do not work on a git repository")
 }
 
-// repository returns the request to the daemon, which decides: here only the presence of a .git is checked.
+// repository returns the request to the daemon, which decides. The CLI checks only for the presence of a .git.
 func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) {
 	asked := r.dir != "" || r.at != "" || r.dirty
 	switch {
@@ -54,7 +54,7 @@ func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) 
 	return &wire.RepoRequest{Dir: dir, At: r.at, Dirty: r.dirty, Maybe: !asked}, nil
 }
 
-// inRepository reports whether a directory, or one above it, has a .git.
+// inRepository reports whether a directory or one of its parents has a .git.
 func inRepository(dir string) bool {
 	for {
 		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {

@@ -64,7 +64,7 @@ directory is recreated; processes in the old one stay there.`,
 	return cmd
 }
 
-// inPlace declares the flag of the commands that move HEAD.
+// inPlace adds the flag --in-place of the commands that move HEAD.
 func inPlace(cmd *cobra.Command, to *bool) {
 	cmd.Flags().BoolVar(to, "in-place", false, "keep commands running while their files change")
 }

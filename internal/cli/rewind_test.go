@@ -6,13 +6,14 @@ import (
 	"testing"
 )
 
-// rewind brings the sandbox to a snapshot, under the processes that run.
+// rewind rewinds the sandbox in place, while its processes run.
 func (d *desk) rewind(ref string) {
 	d.t.Helper()
 	d.run("rewind", "--in-place", sandbox, ref)
 }
 
-// TestRewind_UnderTmux detaches from a shell under tmux, attaches to it again, and rewinds it in both ways.
+// TestRewind_UnderTmux detaches from a shell under tmux, attaches to it again, and rewinds it with and without a
+// restart.
 func TestRewind_UnderTmux(t *testing.T) {
 	t.Parallel()
 	needs(t, "tmux")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// rm --force of a running sandbox waits neither for its commands nor for a client that is attached to one, in whatever
-// state either is.
+// TestRemove_DoesNotWaitForAttachedClients checks that rm --force of a running sandbox waits neither for its commands
+// nor for an attached client, in any state of either.
 func TestRemove_DoesNotWaitForAttachedClients(t *testing.T) {
 	t.Parallel()
 	const (
@@ -46,7 +46,7 @@ func TestRemove_DoesNotWaitForAttachedClients(t *testing.T) {
 			}
 			begun := time.Now()
 			d.run("rm", "--force", sandbox)
-			if took := time.Since(begun); took > 20*time.Second { // it is a second on a busy machine
+			if took := time.Since(begun); took > 20*time.Second { // it takes about a second on a busy machine
 				t.Errorf("the removal took %s", took)
 			}
 			term.gone()

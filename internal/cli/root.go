@@ -9,11 +9,11 @@ import (
 
 // Annotations of commands.
 const (
-	exits    = "exits"     // the text of "Exit codes" in the help
-	ownCodes = "own-codes" // set where every error of ours is 125
+	exits    = "exits"     // text of the section "Exit codes" in the help
+	ownCodes = "own-codes" // set if every error of Coppice exits with 125
 )
 
-// The groups of the help.
+// Groups of commands in the help.
 const (
 	groupBox     = "box"
 	groupRun     = "run"
@@ -48,7 +48,7 @@ Environment:
                   they are not built in (default: the directory of coppice)
   NO_COLOR        if set, disable colors`
 
-// root builds the tree of commands.
+// root builds the command tree.
 func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "coppice",
@@ -131,8 +131,7 @@ func (a *app) root() *cobra.Command {
 	return cmd
 }
 
-// between checks the number of arguments; most < 0 is any. what says what they
-// are.
+// between checks the number of arguments; most < 0 means no limit. what describes them.
 func between(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

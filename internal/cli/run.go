@@ -70,11 +70,11 @@ one.`,
 	return cmd
 }
 
-// runFlags is the flags of run.
+// runFlags has the flags of run.
 type runFlags struct {
 	mk          making
 	req         wire.RunRequest
-	in          string // the sandbox that is there; "" makes a new one
+	in          string // an existing sandbox; "" creates a new one
 	capture     string
 	memory      string
 	keys        string
@@ -156,7 +156,7 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 	return name, req, nil
 }
 
-// parseCapture reads "off" or "quiet=200ms,max=2s".
+// parseCapture parses "off" or "quiet=200ms,max=2s".
 func parseCapture(s string) (c wire.Capture, err error) {
 	if s == "" {
 		return c, nil
@@ -187,7 +187,7 @@ func parseCapture(s string) (c wire.Capture, err error) {
 	return c, nil
 }
 
-// captureMemory reads "every=5m", "on-mark" or both.
+// captureMemory parses "every=5m", "on-mark" or both.
 func captureMemory(c *wire.Capture, s string) error {
 	if s == "" {
 		return nil
@@ -210,7 +210,7 @@ func captureMemory(c *wire.Capture, s string) error {
 	return nil
 }
 
-// supervise starts the command and attaches to it, unless that is not wanted.
+// supervise starts the command, and attaches to it unless detach is set.
 func (a *app) supervise(cmd *cobra.Command, name string, req wire.RunRequest, detach bool, keys []byte) error {
 	if !detach {
 		a.note("coppice: in sandbox %s", tty.Clean(name))
@@ -255,7 +255,7 @@ func (a *app) attached(cmd *cobra.Command, name string, req wire.ExecRequest, ke
 // replayed is how much earlier output is shown on attach, in bytes.
 const replayed = 16 << 10
 
-// attachable resolves args: a sandbox's supervised command, or a detached one.
+// attachable returns the command that args select: the supervised command of a sandbox, or a detached one.
 func attachable(ctx context.Context, c *client.Client, args []string) (of wire.ExecInfo, err error) {
 	if len(args) == 1 {
 		st, err := c.Status(ctx, args[0])

@@ -25,14 +25,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// withPrograms runs tests where the program finds its helpers.
+// withPrograms runs tests with an environment in which the program finds its helpers.
 type withPrograms struct{ *testing.M }
 
 func (w withPrograms) Run() int { return programtest.Run(w.M) }
 
-// TestMain makes this binary the program as well: a script that runs "coppice"
-// runs the real main. What that starts again under other names is found by the
-// packages that do.
+// TestMain makes the test binary also the program: a script that runs "coppice" runs the real main. Packages whose
+// processes re-execute it under other names handle those names themselves.
 func TestMain(m *testing.M) {
 	testscript.Main(withPrograms{m}, map[string]func(){
 		"coppice":  func() { os.Exit(cli.Main(os.Args)) },
@@ -43,7 +42,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the program as it is typed: testdata/script/*.txtar.
+// TestScripts runs the scripts testdata/script/*.txtar.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	var two builds
@@ -57,7 +56,7 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "user":
 				return os.Getuid() != 0, nil
-			case "repeat": // of what has run as root; only what differs is of interest
+			case "repeat": // the script also runs as root, and only differences matter
 				return testing.Short() && os.Getuid() != 0, nil
 			case "static":
 				return static, nil
@@ -65,7 +64,7 @@ func TestScripts(t *testing.T) {
 				return canBuild(), nil
 			case "race":
 				return looptest.Race, nil
-			case "cgroup": // of version 2, where boxes of real root have theirs
+			case "cgroup": // version 2, in which sandboxes of root have their cgroups
 				mounts, err := os.ReadFile("/proc/self/mountinfo")
 				return regexp.MustCompile(`(?m)^(\S+ ){5}rw\S* .*- cgroup2 `).Match(mounts), err
 			case "btrfs":
@@ -73,7 +72,7 @@ func TestScripts(t *testing.T) {
 				_, missing := exec.LookPath("mkfs.btrfs")
 				return strings.Contains(string(known), "\tbtrfs\n") && missing == nil, err
 			}
-			return false, fmt.Errorf("no condition %q", cond)
+			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits":      cmdExits,
@@ -92,8 +91,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// setup gives each script a home of its own, and takes everything down at the
-// end.
+// setup gives each script its own home, and stops its sandboxes and daemons at the end.
 func setup(e *testscript.Env) error {
 	home := filepath.Join(e.WorkDir, "store")
 	e.Setenv("COPPICE_HOME", home)
@@ -106,7 +104,7 @@ func setup(e *testscript.Env) error {
 		return err
 	}
 	e.Setenv("ROOTFS", filepath.Join(e.WorkDir, "rootfs"))
-	testdata, err := filepath.Abs("testdata") // what scripts share
+	testdata, err := filepath.Abs("testdata") // files that scripts share
 	if err != nil {
 		return err
 	}
@@ -132,11 +130,11 @@ func setup(e *testscript.Env) error {
 	return nil
 }
 
-// takesDown is the value of a script that ends the sandboxes and the daemon of a home.
+// takesDown is the key of the function that stops the sandboxes and the daemon of a home.
 const takesDown = "down"
 
-// unmounted unmounts dir at the end of the script. The daemon, which may have its home there,
-// ends before: without that nobody finds it any more.
+// unmounted unmounts dir at the end of the script. It stops the daemon first, which may have its home there, and
+// could not be found afterwards.
 func unmounted(ts *testscript.TestScript, dir string) {
 	ts.Defer(func() {
 		ts.Value(takesDown).(func(home string))(ts.Getenv("COPPICE_HOME"))
@@ -144,7 +142,7 @@ func unmounted(ts *testscript.TestScript, dir string) {
 	})
 }
 
-// cmdExits: "exits CODE PROGRAM ARGS..." demands an exit code.
+// cmdExits is "exits CODE PROGRAM ARGS...". It runs a program, which must exit with the code.
 func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
@@ -165,7 +163,7 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// cmdCapture: "capture VAR PROGRAM ARGS..." puts stdout, trimmed, into VAR.
+// cmdCapture is "capture VAR PROGRAM ARGS...". It sets VAR to the stdout of a program, trimmed.
 func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: capture VAR PROGRAM ARGS...")
@@ -174,7 +172,7 @@ func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
-// cmdEventually: "eventually PROGRAM ARGS..." runs it until it succeeds.
+// cmdEventually is "eventually PROGRAM ARGS...". It runs a program until it succeeds.
 func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 	var err error
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -182,12 +180,12 @@ func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 	}
-	ts.Fatalf("not within a minute: %v", err)
+	ts.Fatalf("no success within a minute: %v", err)
 }
 
-// cmdDaemon: "daemon kill" kills the home's daemon with SIGKILL and waits for
-// its end; "daemon gone" waits until it has ended by itself; "daemon runs"
-// demands that it runs; "daemon comes" waits until one does.
+// cmdDaemon is "daemon kill|gone|runs|comes". With kill it kills the home's daemon with SIGKILL and waits until it
+// has exited; with gone it waits until the daemon has exited; with runs the daemon must run; with comes it waits
+// until one runs.
 func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: daemon kill|gone|runs|comes")
@@ -214,17 +212,16 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// A zombie that nobody reaps is gone as well.
+		// A zombie that its parent does not reap has also exited.
 		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(st), ") Z ") {
 			return
 		}
 	}
-	ts.Fatalf("daemon %d is still there", pid)
+	ts.Fatalf("daemon %d still runs", pid)
 }
 
-// cmdTmpfs: "tmpfs DIR OPTIONS" mounts one for the script; it needs root and
-// skips the script without.
+// cmdTmpfs is "tmpfs DIR OPTIONS". It mounts a tmpfs for the script, and requires root.
 func cmdTmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: tmpfs DIR OPTIONS")
@@ -241,7 +238,7 @@ func cmdTmpfs(ts *testscript.TestScript, neg bool, args []string) {
 	unmounted(ts, dir)
 }
 
-// cmdBtrfs: "btrfs DIR" mounts one in a file; it needs root, as tmpfs does.
+// cmdBtrfs is "btrfs DIR". It mounts a btrfs in a file, and requires root.
 func cmdBtrfs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: btrfs DIR")
@@ -257,8 +254,7 @@ func cmdBtrfs(ts *testscript.TestScript, neg bool, args []string) {
 	unmounted(ts, dir)
 }
 
-// cmdOverlayfs: "overlayfs DIR" mounts one, with all that it needs in memory; it
-// needs root, as tmpfs does.
+// cmdOverlayfs is "overlayfs DIR". It mounts an overlay file system with its layers on a tmpfs, and requires root.
 func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: overlayfs DIR")
@@ -276,8 +272,8 @@ func cmdOverlayfs(ts *testscript.TestScript, neg bool, args []string) {
 	unmounted(ts, dir)
 }
 
-// cmdOutside: "outside VAR" makes a directory that is in no /tmp, which sandboxes have
-// for themselves, and puts its path into VAR. Git there has a configuration of its own.
+// cmdOutside is "outside VAR". It creates a directory outside of /tmp, since a sandbox has its own /tmp, and sets VAR
+// to its path. It also writes a configuration of git.
 func cmdOutside(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: outside VAR")
@@ -291,7 +287,7 @@ func cmdOutside(ts *testscript.TestScript, neg bool, args []string) {
 			"\"file\"]\n\tallow = always\n"), 0o600))
 }
 
-// cmdLines: "lines N" demands that the last stdout has so many lines.
+// cmdLines is "lines N". The last stdout must have N lines.
 func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: lines N")
@@ -299,12 +295,12 @@ func cmdLines(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	if got := strings.Count(ts.ReadFile("stdout"), "\n"); (got == want) == neg {
-		ts.Fatalf("%d lines, and %d in the script", got, want)
+		ts.Fatalf("%d lines, want %d", got, want)
 	}
 }
 
-// cmdRepository: "repository" makes $REPO, a git repository with a commit, in a place of
-// which a sandbox does not have its own, as it has of /tmp; and the user's configuration.
+// cmdRepository is "repository". It creates $REPO, a git repository with a commit, outside of /tmp, since a sandbox
+// has its own /tmp. It also writes a configuration of git.
 func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: repository")
@@ -321,13 +317,12 @@ func cmdRepository(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// programs are what the root file system of "rootfs" has.
+// programs are the programs in the root file system of cmdRootfs.
 var programs = []string{"sh", "bash", "cat", "ls", "rm", "mkdir", "mv", "ln", "touch", "sleep", "head", "wc", "id",
 	"env", "pwd", "chmod",
 	"seq", "dd", "true", "false", "stat", "kill", "stty", "tty", "test", "yes", "cp", "tr", "sync", "mkfifo", "echo"}
 
-// cmdRootfs: "rootfs [PROGRAM...]" makes $ROOTFS, a small root file system that has these
-// programs, too.
+// cmdRootfs is "rootfs [PROGRAM...]". It creates $ROOTFS, a small root file system that also has these programs.
 func cmdRootfs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("usage: rootfs [PROGRAM...]")
@@ -335,7 +330,7 @@ func cmdRootfs(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(makeRootfs(ts.Getenv("ROOTFS"), args...))
 }
 
-// makeRootfs makes a small root file system of this machine's own programs, and more of them.
+// makeRootfs creates a small root file system with programs of this machine: the default ones, and more.
 func makeRootfs(root string, more ...string) error {
 	texts := map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n",
@@ -365,7 +360,7 @@ func makeRootfs(root string, more ...string) error {
 		}
 	}
 	for f := range files {
-		// "/usr/bin/x" serves as "/bin/x" as well: merged or not.
+		// "/usr/bin/x" also serves as "/bin/x", whether /usr is merged or not.
 		to := filepath.Join(root, f)
 		if dir := filepath.Dir(f); dir == "/bin" || dir == "/usr/bin" {
 			to = filepath.Join(root, "bin", filepath.Base(f))
@@ -382,13 +377,13 @@ func makeRootfs(root string, more ...string) error {
 		}
 	}
 	err := os.Symlink("../bin", filepath.Join(root, "usr", "bin"))
-	if errors.Is(err, fs.ErrExist) { // a program or library lies there
+	if errors.Is(err, fs.ErrExist) { // it contains a program or library
 		return nil
 	}
 	return err
 }
 
-// libraries gives what a program is linked with, its loader too.
+// libraries returns the libraries of a program, including its dynamic loader.
 func libraries(program string) (paths []string) {
 	out, err := exec.Command("ldd", program).Output()
 	if err != nil {

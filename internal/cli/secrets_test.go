@@ -27,9 +27,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/daemon"
 )
 
-// TestHome_ContainsNoSecrets gives sandboxes secrets in every way, lets them use them in every
-// way, and searches every byte of the home: while they run, stopped, after a kill of the
-// daemon, and after gc. Files that a sandbox wrote are excepted.
+// TestHome_ContainsNoSecrets gives sandboxes secrets in every way, has them use the secrets in every way, and
+// searches all files of the home: while the sandboxes run, when they are stopped, after the daemon was killed, and
+// after gc. Files that a sandbox wrote are excluded.
 func TestHome_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	for _, driver := range []string{"overlay", "copy"} {
@@ -47,8 +47,7 @@ func TestHome_ContainsNoSecrets(t *testing.T) {
 	}
 }
 
-// trusted has the daemon's host trust the lab's authority, so that requests over TLS can be
-// looked at.
+// trusted makes the daemon's host trust the lab's authority, so that the gate can inspect requests over TLS.
 func (l *lab) trusted() {
 	l.t.Helper()
 	all, err := os.ReadFile(systemCAs)
@@ -72,7 +71,7 @@ type hoard struct {
 	d            *desk
 	try          func(args ...string) (string, error)
 	tier, driver string
-	secrets      map[string]string // by what they are
+	secrets      map[string]string // by kind
 }
 
 const hoarder = "hoarder"
@@ -88,7 +87,7 @@ func newHoard(t *testing.T, d *desk, try func(...string) (string, error), tier, 
 	return h
 }
 
-// play does everything with the sandbox, and looks after each step.
+// play does everything with the sandbox, and searches the home after each step.
 func (h *hoard) play() {
 	h.make()
 	h.t.Cleanup(func() { h.try("rm", "--force", hoarder) })
@@ -99,12 +98,12 @@ func (h *hoard) play() {
 	if h.tier == "supervised" {
 		h.network()
 	}
-	h.look("while it lives")
+	h.look("while it runs")
 	h.run("stop", hoarder)
 	h.look("stopped")
 	h.run("exec", hoarder, "--env", "SESSION_KEY="+h.secrets["exec"], "--", "true")
 	h.d.killDaemon()
-	h.look("after the daemon's death")
+	h.look("after the daemon was killed")
 	h.shown()
 	h.run("system", "gc")
 	h.look("after gc")
@@ -142,7 +141,7 @@ func (h *hoard) make() {
 		"--env", "API_TOKEN="+h.secrets["sandbox"], "--env", "PATH")
 }
 
-// base makes a directory with the programs that are used.
+// base creates a root file system with the programs that the test uses.
 func (h *hoard) base() string {
 	dir := h.t.TempDir()
 	give := func(f string) {
@@ -182,11 +181,11 @@ func (h *hoard) base() string {
 	return dir
 }
 
-// commands prints secrets, whole and in pieces, has them as arguments, and in the names of
-// files, directories and programs.
+// commands prints secrets, whole and character by character, and uses them as arguments and in the names of files,
+// directories and programs.
 func (h *hoard) commands() {
 	pieces := ""
-	for _, of := range []string{"sandbox", "policy", "exec", "token", "label"} { // what is a secret by now
+	for _, of := range []string{"sandbox", "policy", "exec", "token", "label"} { // the values known as secrets so far
 		for _, c := range h.secrets[of] {
 			pieces += "printf %s " + string(c) + "; "
 		}
@@ -209,7 +208,7 @@ func (h *hoard) commands() {
 		"echo "+h.secrets["token"]+" >~/a"+h.secrets["sandbox"], "false "+h.secrets["policy"])
 }
 
-// answers asks over HTTP, with a key by which the answer is kept.
+// answers sends HTTP requests with an idempotency key, for which the response is stored.
 func (h *hoard) answers() {
 	c := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true,
@@ -240,7 +239,7 @@ func (h *hoard) answers() {
 	h.run("rm", "--force", "other")
 }
 
-// supervised leaves a command running, and one that the line protocol started.
+// supervised leaves a supervised command running, and one that the line protocol started.
 func (h *hoard) supervised() {
 	h.run("run", "--in", hoarder, "--detach", "--env", "RUN_KEY="+h.secrets["run"], "--", "sh", "-c",
 		fmt.Sprintf("echo $RUN_KEY >~/f%s; echo up; exec sleep 1000 # %s", h.secrets["run"], h.secrets["token"]))
@@ -258,7 +257,7 @@ func (h *hoard) supervised() {
 		h.t.Fatalf("%s, %v", line, err)
 	}
 	if !slices.ContainsFunc(h.files(), func(f string) bool { return filepath.Base(f) == "spawned.json" }) {
-		h.t.Error("what was spawned is not remembered: the test tests nothing")
+		h.t.Error("spawned.json does not exist: the test has no effect")
 	}
 }
 
@@ -272,15 +271,14 @@ func readLine(r io.Reader) (string, error) {
 	}
 }
 
-// names puts secrets where people name things. What one knows by its format goes; a tag is
-// refused.
+// names uses secrets where users name things. A value with a known format is redacted, and a tag is refused.
 func (h *hoard) names() {
 	h.run("snapshot", "mark", hoarder, "begin", "marked "+h.secrets["label"])
 	h.run("exec", hoarder, "-m", "told "+h.secrets["label"]+" "+h.secrets["sandbox"], "--", "sh", "-c", "date >~/named")
 	h.run("snapshot", "create", hoarder, "-m", "committed "+h.secrets["label"])
 	h.run("snapshot", "mark", hoarder, "end", "ended "+h.secrets["label"])
 	if out, err := h.try("snapshot", "tag", hoarder, h.secrets["sandbox"]); err == nil {
-		h.t.Errorf("a tag that is a secret: %s", out)
+		h.t.Errorf("a secret was accepted as a tag: %s", out)
 	}
 	h.run("fork", hoarder, "forked")
 	h.run("exec", "forked", "--", "sh", "-c", "echo "+h.secrets["sandbox"]+" >~/x"+h.secrets["exec"])
@@ -289,8 +287,7 @@ func (h *hoard) names() {
 	h.try("redo", hoarder)
 }
 
-// network sends secrets as parts of addresses, headers and names, to where it may and
-// where it may not.
+// network sends secrets as parts of addresses, headers and names, to allowed and to denied destinations.
 func (h *hoard) network() {
 	s := h.secrets
 	out := h.run("exec", hoarder, "--env", "SESSION_KEY="+s["exec"], "--", "bash", "-c", strings.Join([]string{
@@ -311,28 +308,28 @@ func (h *hoard) network() {
 			return
 		}
 	}
-	h.t.Errorf("what was sent is not recorded: %s\n%s", out, told)
+	h.t.Errorf("the requests are not recorded: %s\n%s", out, told)
 }
 
-// shown demands what must come back as it was.
+// shown verifies that the values are unchanged where the user needs them.
 func (h *hoard) shown() {
 	out := h.run("exec", hoarder, "--", "sh", "-c",
 		`echo "$API_TOKEN $SERVICE_PASSWORD"; cat ~/`+h.secrets["token"]+"/*/f")
 	if out != h.secrets["sandbox"]+" "+h.secrets["policy"]+"\n"+h.secrets["sandbox"]+"\n" {
-		h.t.Errorf("the sandbox has %q", out)
+		h.t.Errorf("the sandbox printed %q", out)
 	}
 	if out := h.run("policy", "show", hoarder); !strings.Contains(out, h.secrets["policy"]) {
-		h.t.Errorf("its policy is %s", out)
+		h.t.Errorf("policy show printed %s", out)
 	}
 }
 
-// files are those of the home that a sandbox has not written. A mask has empty files and
-// directories alone, some of which nobody may open.
+// files lists the files of the home that no sandbox wrote. A mask has only empty files and directories, some of which
+// cannot be opened.
 func (h *hoard) files() (list []string) {
 	theirs := []string{"layers/*/fs", "layers/*/manifest", "sandboxes/*/live", "sandboxes/*/index.*", "masks/*"}
 	err := filepath.WalkDir(h.d.dir, func(name string, e fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
-			return nil // it is being removed
+			return nil // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -358,7 +355,7 @@ func (h *hoard) files() (list []string) {
 	return list
 }
 
-// look demands that no secret is in any of them, as it is or encoded.
+// look verifies that no file has a secret, plain or encoded.
 func (h *hoard) look(when string) {
 	h.t.Helper()
 	forms := map[string][]string{}
@@ -384,13 +381,13 @@ func (h *hoard) look(when string) {
 		for of, list := range forms {
 			for _, f := range list {
 				if i := bytes.Index(lower, []byte(strings.ToLower(f))); i >= 0 {
-					h.t.Errorf("%s: the secret of the %s is in %s: %q", when, of, name,
+					h.t.Errorf("%s: the secret %q is in %s: %q", when, of, name,
 						text[max(0, i-100):min(len(text), i+len(f)+20)])
 				}
 			}
 		}
 	}
 	if n < 50_000 {
-		h.t.Errorf("%s: only %d bytes were looked at", when, n)
+		h.t.Errorf("%s: only %d bytes were searched", when, n)
 	}
 }

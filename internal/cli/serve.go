@@ -83,8 +83,8 @@ The daemon limits its own memory to a quarter of the host's, or of its cgroup's;
 	return cmd
 }
 
-// daemonMemory returns the soft limit of the daemon's memory: the flag, or else GOMEMLIMIT,
-// which the runtime has already read; 0 without either.
+// daemonMemory returns the soft limit of the daemon's memory: the flag, or GOMEMLIMIT, which the runtime has already
+// parsed; 0 without either.
 func (a *app) daemonMemory(flag string) (int64, error) {
 	switch {
 	case flag != "":
@@ -96,7 +96,7 @@ func (a *app) daemonMemory(flag string) (int64, error) {
 	return 0, nil
 }
 
-// stopDaemon ends the home's daemon, if there is one, and prints its pid.
+// stopDaemon stops the daemon of the home, if one runs, and prints its PID.
 func (a *app) stopDaemon(ctx context.Context) error {
 	s, err := a.starter()
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *app) stopDaemon(ctx context.Context) error {
 	})
 }
 
-// endDaemon ends the daemon that s finds, waits for its end, and returns its pid; 0 if there is none.
+// endDaemon stops the daemon that s finds, waits until it exits, and returns its PID; 0 if none runs.
 func endDaemon(ctx context.Context, s daemon.Starter) (int, error) {
 	c := client.New(client.Options{Dial: s.Dial})
 	defer c.Close()
@@ -133,7 +133,7 @@ func endDaemon(ctx context.Context, s daemon.Starter) (int, error) {
 		if !locked {
 			return 0, nil
 		}
-		st.PID, listens, err = pid, false, nil // not yet, or no longer
+		st.PID, listens, err = pid, false, nil // it does not listen yet, or no longer
 	}
 	if err != nil {
 		return 0, err
@@ -152,8 +152,8 @@ func endDaemon(ctx context.Context, s daemon.Starter) (int, error) {
 		return 0, fault.Wrap(err, "stop the daemon (pid %d)", st.PID)
 	}
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// It empties and releases its lock as the last thing, so that the next daemon can start; that
-		// somebody has yet to reap it does not matter.
+		// The daemon empties and releases its lock last, so that the next daemon can start then, even if its parent
+		// has not reaped it yet.
 		pid, held := daemon.Holder(s.Home)
 		if (!held || pid != st.PID) && !daemon.Locks(s.Home, st.PID) || p.Signal(syscall.Signal(0)) != nil {
 			return st.PID, nil

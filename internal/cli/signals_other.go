@@ -22,7 +22,7 @@ func watchSignals(
 				return
 			case <-sigs:
 				if !began() {
-					const interrupt = 2 // the same on other systems
+					const interrupt = 2 // the number of SIGINT on other systems
 					early(interrupt)
 					return
 				}
@@ -41,5 +41,5 @@ func watchSignals(
 	return out, func() { signal.Stop(sigs); close(done) }
 }
 
-// watchSize returns no sizes: this system does not report them.
+// watchSize returns no sizes: this system has no signal for them.
 func watchSize(*os.File) (sizes <-chan wire.Size, stop func()) { return nil, func() {} }

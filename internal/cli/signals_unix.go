@@ -14,26 +14,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// passed are the signals that are forwarded to the command.
+// passed has the signals that are forwarded to the command.
 var passed = map[os.Signal]string{
 	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGQUIT: "QUIT",
 	syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
 }
 
-// ends are the signals that end the CLI while no command has started.
+// ends has the signals that end the CLI while no command has started.
 var ends = map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGHUP: true,
 	syscall.SIGQUIT: true}
 
-// impatient is how many times SIGINT or SIGTERM must be sent, each within a second of the previous one, to end the
-// CLI instead of the command.
+// impatient is how many times SIGINT or SIGTERM must arrive within a second to end the CLI instead of the command.
 const impatient = 3
 
-// watchSignals returns the names of signals as they arrive, except for SIGHUP if a lost terminal does not affect the
-// command: then the CLI exits. With readOnly no signal is forwarded, so one that would end a program ends the CLI.
-// SIGPIPE is caught, so that a closed stdout is an error of Write. leave is called when the user insists (impatient),
-// and early, with the number of the signal, while began reports that the command has not started. After stop no name
-// is sent any more, and the signals are still caught: the program is about to exit with the code of the command, or
-// of the user's insistence.
+// watchSignals returns the names of signals as they arrive. With stays, the loss of a terminal does not affect the
+// command: SIGHUP is not forwarded, and the CLI exits. With readOnly no signal is forwarded, so one that would end a
+// program ends the CLI. SIGPIPE is caught, so that a closed stdout is an error of Write. leave is called when the CLI
+// must exit. early is called, with the number of the signal, for a signal that ends the CLI while began reports that
+// the command has not started. After stop no name is sent, and the signals are still caught: the program is about to
+// exit with the code of the command, or because of the signal.
 func watchSignals(
 	leave func(), early func(signal int), began func() bool, stays, readOnly bool,
 ) (names <-chan string, stop func()) {

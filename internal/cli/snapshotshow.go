@@ -43,18 +43,18 @@ func (a *app) snapshotShow() *cobra.Command {
 				}
 				lines := []string{head}
 				if res.Parent != "" {
-					lines = append(lines, "parent   "+tty.Clean(res.Parent))
+					lines = append(lines, "parent     "+tty.Clean(res.Parent))
 				}
-				lines = append(lines, "made     "+res.Created.Local().Format(time.RFC3339)+" ("+tty.Ago(res.Created, a.now())+")",
-					"by       "+by(res.Cause, res.Exit, res.Sandbox))
-				seal := "not yet"
-				if res.Sealed {
-					seal = "yes"
+				lines = append(lines, "made       "+res.Created.Local().Format(time.RFC3339)+" ("+tty.Ago(res.Created, a.now())+")",
+					"by         "+by(res.Cause, res.Exit, res.Sandbox))
+				finalized := "not yet"
+				if res.Finalized {
+					finalized = "yes"
 				}
-				lines = append(lines, "sealed   "+seal)
+				lines = append(lines, "finalized  "+finalized)
 				if m := res.Memory; m != nil {
 					lines = append(lines,
-						fmt.Sprintf("memory   %s, %s of it new: image %.12s", tty.Bytes(m.Size), tty.Bytes(m.Added), tty.Clean(m.Image)))
+						fmt.Sprintf("memory     %s, %s of it new: image %.12s", tty.Bytes(m.Size), tty.Bytes(m.Added), tty.Clean(m.Image)))
 				}
 				lines = append(lines, "")
 				for _, l := range strings.Split(strings.TrimRight(res.Message, "\n"), "\n") {

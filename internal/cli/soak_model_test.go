@@ -12,20 +12,19 @@ import (
 	"strings"
 )
 
-// model is what a tree must hold after a number of steps: a pure function of the
-// seeds and of how many steps were made with each.
+// model is the expected tree after a number of steps: a pure function of the seeds and of the number of steps with
+// each.
 type model struct {
 	paths []string // sorted, without the root
 	nodes map[string]*inode
-	made  int    // inodes so far
-	last  string // a path that was written lately
+	made  int    // number of inodes created
+	last  string // the path that was written last
 	can   powers
 }
 
-// powers is what steps may use here.
+// powers is what steps may use with a driver.
 type powers struct {
-	// hard says that files with several names are changed through one of them.
-	// overlayfs splits such a file when its names lie in a lower layer.
+	// Change files with several hard links. overlayfs splits such a file if it is in a lower layer.
 	hard  bool
 	attrs bool // extended attributes
 }
@@ -34,13 +33,13 @@ type inode struct {
 	id    int
 	kind  byte // 'd', 'f', 'l', 'p'
 	mode  uint32
-	data  []byte // of a file, or where a link leads
+	data  []byte // content of a file, or target of a link
 	attrs map[string]string
-	mtime int64 // seconds; 0: nobody knows
+	mtime int64 // seconds; 0 if not known
 	names int
 }
 
-// step is one change that one system call makes.
+// step is a change by one system call.
 type step struct {
 	op       string
 	path, to string
@@ -48,7 +47,7 @@ type step struct {
 	data     []byte
 	mode     uint32
 	key      string
-	node     *inode // what path is before
+	node     *inode // the inode of path before the step
 }
 
 const (
@@ -59,19 +58,19 @@ const (
 
 func newModel(can powers) *model { return &model{nodes: map[string]*inode{}, can: can} }
 
-// moods are what a writer does for a while: the operations to choose from.
+// moods are lists of operations to choose from. A writer uses each for a while.
 var moods = []string{
 	"create create mkdir append append write map truncate punch rename replace remove chmod attr noattr link symlink " +
 		"fifo touch",
 	"create append create append create append",           // many small files
-	"write big big append truncate map punch",             // few big ones
+	"write big big append truncate map punch",             // few big files
 	"mkdir deeper deeper deeper create append rename",     // deep directories
-	"remove remove remove rename replace link create",     // away with it
-	"write map append map chmod attr noattr touch write",  // the same files again and again
+	"remove remove remove rename replace link create",     // removal
+	"write map append map chmod attr noattr touch write",  // repeated changes of the same files
 	"create append link link rename replace remove write", // names
 }
 
-// next gives step i of a seed, which is possible in m.
+// next returns step i of a seed, which is possible in m.
 func (m *model) next(seed uint64, i int) step {
 	rnd := rand.New(rand.NewPCG(seed, uint64(i)))
 	mood := strings.Fields(moods[rand.New(rand.NewPCG(seed, 1<<63|uint64(i/80))).IntN(len(moods))])
@@ -95,7 +94,7 @@ func (m *model) next(seed uint64, i int) step {
 	return s
 }
 
-// try makes a step of an operation, if what rnd chooses for it is there.
+// try returns a step for an operation, if the tree has what rnd chooses for it.
 func (m *model) try(op string, rnd *rand.Rand) (s step, ok bool) {
 	s.op = op
 	switch op {
@@ -165,7 +164,7 @@ func (m *model) try(op string, rnd *rand.Rand) (s step, ok bool) {
 	return s, false
 }
 
-// content makes a step that changes what a file holds.
+// content returns a step that changes the content of a file.
 func (m *model) content(s step, rnd *rand.Rand) (step, bool) {
 	s.node = m.nodes[s.path]
 	size := len(s.node.data)
@@ -192,16 +191,16 @@ func (m *model) content(s step, rnd *rand.Rand) (step, bool) {
 	return s, true
 }
 
-// free reports whether an inode may be changed.
+// free reports whether steps may change an inode.
 func (m *model) free(n *inode) bool { return m.can.hard || n.names == 1 }
 
-// full reports whether something lies below a path.
+// full reports whether a directory has entries.
 func (m *model) full(p string) bool {
 	i, _ := slices.BinarySearch(m.paths, p+"/")
 	return i < len(m.paths) && strings.HasPrefix(m.paths[i], p+"/")
 }
 
-// file chooses a file that may be written, often one that was.
+// file chooses a file that may be written, often the last one.
 func (m *model) file(rnd *rand.Rand) (string, bool) {
 	if n := m.nodes[m.last]; n != nil && n.kind == 'f' && m.free(n) && rnd.IntN(3) == 0 {
 		return m.last, true
@@ -218,7 +217,7 @@ func (m *model) file(rnd *rand.Rand) (string, bool) {
 	return "", false
 }
 
-// dir chooses a directory; deep: as deep a one as is.
+// dir chooses a directory; with deep, one of the deepest.
 func (m *model) dir(rnd *rand.Rand, deep bool) string {
 	if deep {
 		best := ""
@@ -240,7 +239,7 @@ func (m *model) dir(rnd *rand.Rand, deep bool) string {
 	return ""
 }
 
-// name is one of few, so that names are used again for something else.
+// name returns one of few names, so that names are reused.
 func name(rnd *rand.Rand) string {
 	return []string{"a", "b", "c", "dir", "file", "..x", "\xff", "ü"}[rnd.IntN(8)] + fmt.Sprint(rnd.IntN(12))
 }
@@ -255,7 +254,7 @@ func filling(rnd *rand.Rand, n int) []byte {
 	return b
 }
 
-// apply makes a step.
+// apply applies a step to the model.
 func (m *model) apply(s step) {
 	n := m.nodes[s.path]
 	switch s.op {
@@ -292,7 +291,7 @@ func (m *model) apply(s step) {
 	}
 }
 
-// written is what a file holds when k bytes of a step have been written.
+// written returns the content of a file after k bytes of a step were written.
 func written(data []byte, s step, k int) []byte {
 	if k > 0 {
 		data = sized(data, max(len(data), int(s.off)+k))
@@ -301,7 +300,7 @@ func written(data []byte, s step, k int) []byte {
 	return data
 }
 
-// sized cuts data, or fills it with zeros.
+// sized truncates data, or extends it with zeros.
 func sized(data []byte, size int) []byte {
 	if size <= len(data) {
 		return data[:size:size]

@@ -21,14 +21,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// TestSoak changes files in every way under "coppice run", while the sandbox is
-// brought back, forked, thinned out, and its daemon killed, at random. Afterwards
-// every snapshot is there that was acknowledged, verifies, and shows a tree that
-// the writer had made: to the step, and to the byte of the step that it was taken
-// in. COPPICE_SOAK says for how long, "10m".
+// TestSoak changes files in every way under "coppice run", while the sandbox is rewound and forked, its old snapshots
+// are removed, and its daemon is killed, at random. Afterwards every acknowledged snapshot exists, verifies, and has
+// a tree that the writer had created: to the step, and to the byte of an incomplete step. COPPICE_SOAK sets the
+// duration, as in "10m".
 func TestSoak(t *testing.T) {
 	length := 40 * time.Second
-	switch { // to look at each snapshot takes as long again, and longer with the race detector
+	switch { // checking each snapshot takes as long again, and longer with the race detector
 	case testing.Short():
 		length = 8 * time.Second
 	case looptest.Race:
@@ -51,18 +50,18 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soaking is a sandbox whose writer never ends, and what its owner was told.
+// soaking is a sandbox whose writer never exits, and what the daemon acknowledged.
 type soaking struct {
 	t     *testing.T
 	d     *doomed
 	ctx   context.Context
 	can   []string
 	rnd   *rand.Rand
-	told  map[string]string // acknowledged snapshots, and what stands in besideFile
+	told  map[string]string // acknowledged snapshots, with the content of besideFile
 	count tally
 }
 
-// tally is what happened.
+// tally counts events.
 type tally struct{ Snapshots, Rollbacks, Forks, Kills, Refused, Dropped int }
 
 const (
@@ -127,20 +126,20 @@ func (s *soaking) give(from, to string) {
 	}
 }
 
-// start starts the writer.
+// start starts the writer as the supervised command.
 func (s *soaking) start() {
 	run, err := s.d.client.Run(s.ctx, soaked, wire.RunRequest{
 		Cmd: append([]string{"/bin/soak", "write"}, s.can...), Capture: wire.Capture{QuietMS: 50, MaxMS: 500},
 	})
 	if err == nil && run.Exit != nil {
-		s.t.Fatalf("the writer is not started: %+v", run.Exit)
+		s.t.Fatalf("the writer did not start: %+v", run.Exit)
 	}
 	if !s.fine("run", err) {
-		s.t.Logf("the writer is not started: %v", err)
+		s.t.Logf("could not start the writer: %v", err)
 	}
 }
 
-// run makes trouble for so long.
+// run disturbs the sandbox for a duration.
 func (s *soaking) run(length time.Duration) {
 	var done atomic.Bool
 	var killer sync.WaitGroup
@@ -164,29 +163,29 @@ func (s *soaking) run(length time.Duration) {
 	}
 }
 
-// alive demands that the writer runs.
+// alive verifies that the writer runs.
 func (s *soaking) alive() {
 	st, err := s.d.client.Status(s.ctx, soaked)
 	switch {
 	case !s.fine("status", err), err != nil:
-	case st.Run == nil: // the daemon died before it could start it
+	case st.Run == nil: // the daemon was killed before it started the command
 		s.start()
 	case st.Run.Exit != nil:
 		var why strings.Builder
 		_, err := s.d.client.Exec(s.ctx, soaked, wire.ExecRequest{Cmd: []string{"/bin/cat", soakError}},
 			client.Streams{Stdout: &why, Stderr: &why})
-		s.t.Errorf("the writer has ended: %+v: %s, %v", st.Run.Exit, why.String(), err)
+		s.t.Errorf("the writer exited: %+v: %s, %v", st.Run.Exit, why.String(), err)
 		s.look("HEAD", "")
 	}
 }
 
-// fine reports whether an answer is one that may be had while daemons die.
+// fine returns false for an error that is expected while daemons are killed, and reports other errors.
 func (s *soaking) fine(what string, err error) bool {
 	if err == nil {
 		return true
 	}
 	s.count.Refused++
-	// A daemon that has fetched how an exec ended may die before it tells.
+	// A daemon that has collected the result of a command may be killed before it returns it.
 	if client.IsKind(err, client.KindUnavailable) || strings.Contains(err.Error(), "its result was collected") {
 		return false
 	}
@@ -194,7 +193,7 @@ func (s *soaking) fine(what string, err error) bool {
 	return false
 }
 
-// list gives the snapshots, newest first, and demands those that were told of.
+// list returns the snapshots, newest first, and verifies that the acknowledged ones are among them.
 func (s *soaking) list() (ids []string) {
 	log, err := s.d.client.Log(s.ctx, soaked)
 	if !s.fine("log", err) {
@@ -226,7 +225,7 @@ func (s *soaking) tell(id, text string) {
 	s.told[id] = text
 }
 
-// trouble does something to the sandbox.
+// trouble performs a random operation on the sandbox.
 func (s *soaking) trouble(ids []string) {
 	c := s.d.client
 	id := ids[s.rnd.IntN(len(ids))]
@@ -253,7 +252,7 @@ func (s *soaking) trouble(ids []string) {
 			client.Streams{})
 		switch {
 		case !s.fine("exec", err):
-		case x.Code == 128+9: // brought back while it ran
+		case x.Code == 128+9: // rewound meanwhile
 		case x.Code != 0:
 			s.t.Errorf("exec: %+v", x)
 		case x.Snapshot != "" && x.Changed:
@@ -286,11 +285,11 @@ func (s *soaking) moved(what string, r wire.MoveResult, err error) {
 	}
 }
 
-// thin drops old snapshots.
+// thin removes old snapshots.
 func (s *soaking) thin() {
 	r, err := s.d.client.GC(s.ctx, wire.GCRequest{Keep: wire.Keep{Last: 40}}, nil)
 	if !s.fine("gc", err) {
-		// What it has dropped is not known.
+		// Which snapshots were removed is unknown.
 		s.told = map[string]string{}
 		return
 	}
@@ -300,8 +299,7 @@ func (s *soaking) thin() {
 	}
 }
 
-// look forks the sandbox and compares the forks' trees with the model. A ref of ""
-// is the present.
+// look forks the sandbox, and compares the trees of the forks with the model. A ref of "" is the live state.
 func (s *soaking) look(ref, text string) {
 	n := 1 + s.rnd.IntN(2)
 	r, err := s.d.client.Fork(s.ctx, soaked, wire.ForkRequest{At: ref, N: n})
@@ -314,7 +312,7 @@ func (s *soaking) look(ref, text string) {
 	}
 }
 
-// compare runs the check in a fork, and removes it.
+// compare runs the check in a fork, and removes the fork.
 func (s *soaking) compare(f wire.Sandbox, text string) {
 	var out strings.Builder
 	x, err := s.d.client.Exec(s.ctx, f.Name, wire.ExecRequest{Cmd: append([]string{"/bin/soak", "check"}, s.can...)},
@@ -328,14 +326,13 @@ func (s *soaking) compare(f wire.Sandbox, text string) {
 		x, err := s.d.client.Exec(s.ctx, f.Name, wire.ExecRequest{Cmd: []string{"/bin/cat", besideFile}},
 			client.Streams{Stdout: &out, Stderr: &out})
 		if s.fine("cat in "+f.Name, err) && (x.Code != 0 || strings.TrimSpace(out.String()) != text) {
-			s.t.Errorf("snapshot %s has %q beside the tree, not %q", f.Head, out.String(), text)
+			s.t.Errorf("snapshot %s has %q in besideFile, want %q", f.Head, out.String(), text)
 		}
 	}
 	s.fine("rm "+f.Name, s.d.client.Remove(s.ctx, f.Name, true))
 }
 
-// checkAll looks at every snapshot, when the writer has been stopped and all
-// daemons but one are dead.
+// checkAll checks every snapshot after the writer was stopped and the daemon was restarted a last time.
 func (s *soaking) checkAll() {
 	c := s.d.client
 	if _, err := c.Stop(s.ctx, soaked); err != nil {
@@ -349,16 +346,16 @@ func (s *soaking) checkAll() {
 		s.look(id, s.told[id])
 	}
 	r, err := c.Verify(s.ctx, "", nil)
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		s.t.Errorf("verify: %+v, %v", r, err)
 	}
 	if _, err := c.GC(s.ctx, wire.GCRequest{}, nil); err != nil {
 		s.t.Error(err)
 	}
 	if s.count.Refused != refused {
-		s.t.Error("something was refused in quiet times")
+		s.t.Error("an operation failed while no daemon was killed")
 	}
 	if s.count.Snapshots < 5 || s.count.Kills == 0 {
-		s.t.Errorf("%+v: the test tests nothing", s.count)
+		s.t.Errorf("%+v: too few events for the test", s.count)
 	}
 }

@@ -21,34 +21,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soaker is the program that changes files in a sandbox, in every way. What it has
-// done is told by a tape beside its tree: pairs of a seed and of how many steps
-// were made with it, in eight bytes each. Each step is one system call, and the
-// number is written after it. So whoever has a snapshot has tape and tree, and the
-// tree is what the model says, or a step ahead.
+// soaker is the program that changes files in a sandbox, in every way. A tape beside its tree records its steps:
+// pairs of a seed and of the number of steps with it, of eight bytes each. Each step is one system call, and the
+// number is written after it. So a snapshot has the tape and the tree, and the tree equals the model, or is one step
+// ahead.
 type soaker struct {
 	tree string
 	tape *os.File
 	runs []reel
 	m    *model
 
-	files map[int]*os.File // held open, by the model's inodes
-	maps  map[int][]byte   // held mapped
+	files map[int]*os.File // open files, by the IDs of the model's inodes
+	maps  map[int][]byte   // mapped files, by the IDs
 }
 
-// reel is one part of the tape.
+// reel is a part of the tape.
 type reel struct{ seed, steps uint64 }
 
 const (
 	soakTree = "/work"
 	soakTape = "/state/tape"
-	// soakError says why a writer ended.
+	// soakError is the file with the error of a writer.
 	soakError = "/state/error"
-	// soakWrong is the exit code when a tree is not what it must be.
+	// soakWrong is the exit code for a tree that differs from the model.
 	soakWrong = 3
 )
 
-// soak is main in a sandbox: "soak write|check [hard] [attrs]".
+// soak is the main function in a sandbox: "soak write|check [hard] [attrs]".
 func soak(args []string) int {
 	s := &soaker{tree: soakTree, files: map[int]*os.File{}, maps: map[int][]byte{}}
 	can := powers{hard: slices.Contains(args, "hard"), attrs: slices.Contains(args, "attrs")}
@@ -62,14 +61,14 @@ func soak(args []string) int {
 	}
 	if err != nil {
 		fmt.Println(err)
-		_ = os.WriteFile(soakError, []byte(err.Error()), 0o644) // nobody may be attached
+		_ = os.WriteFile(soakError, []byte(err.Error()), 0o644) // no client may be attached
 		return soakWrong
 	}
 	fmt.Println(s.runs)
 	return 0
 }
 
-// open reads the tape and plays it.
+// open reads the tape, and applies its steps to the model.
 func (s *soaker) open(can powers) error {
 	s.m = newModel(can)
 	b, err := os.ReadFile(soakTape)
@@ -89,13 +88,13 @@ func (s *soaker) open(can powers) error {
 	return nil
 }
 
-// check compares the tree with the model, and with one step more.
+// check compares the tree with the model, and with the model one step later.
 func (s *soaker) check() error {
 	now, err := s.m.differ(s.tree, nil)
 	if err != nil || now == "" {
 		return err
 	}
-	then := "no step was begun"
+	then := "no step was started"
 	if len(s.runs) > 0 {
 		next := s.upcoming()
 		if slices.Contains([]string{"append", "write", "map", "punch"}, next.op) {
@@ -117,7 +116,7 @@ func (s *soaker) check() error {
 		}
 		then = fmt.Sprintf("%s %q to %q, at %d, %d bytes:\n%s", next.op, next.path, next.to, next.off, len(next.data), then)
 	}
-	return fmt.Errorf("after %v: %snor is it after %s", s.runs, now, then)
+	return fmt.Errorf("the tree differs from the model after %v: %sand after %s", s.runs, now, then)
 }
 
 func (s *soaker) upcoming() step {
@@ -125,8 +124,8 @@ func (s *soaker) upcoming() step {
 	return s.m.next(r.seed, int(r.steps))
 }
 
-// differ says how a tree differs from the model; partly is a step that may have
-// come to any byte of what it writes.
+// differ describes how a tree differs from the model. partly is a step that may have been interrupted after any byte
+// that it writes.
 func (m *model) differ(root string, partly *step) (string, error) {
 	var b strings.Builder
 	seen := map[string]bool{}
@@ -138,7 +137,7 @@ func (m *model) differ(root string, partly *step) (string, error) {
 		p = p[len(root)+1:]
 		n := m.nodes[p]
 		if n == nil {
-			fmt.Fprintf(&b, "%q is there\n", p)
+			fmt.Fprintf(&b, "%q is unexpected\n", p)
 			return nil
 		}
 		seen[p] = true
@@ -152,7 +151,7 @@ func (m *model) differ(root string, partly *step) (string, error) {
 		}
 		if m.can.hard && n.kind == 'f' {
 			if before, ok := inodes[n.id]; ok && before != ino {
-				fmt.Fprintf(&b, "%q is no name of the same file\n", p)
+				fmt.Fprintf(&b, "%q is not a link to the same file\n", p)
 			}
 			inodes[n.id] = ino
 		}
@@ -178,7 +177,7 @@ func (n *inode) differs(p string, partly *step, can powers) (why string, ino uin
 	kind := map[uint32]byte{unix.S_IFDIR: 'd', unix.S_IFREG: 'f', unix.S_IFLNK: 'l',
 		unix.S_IFIFO: 'p'}[st.Mode&unix.S_IFMT]
 	if kind != n.kind {
-		return fmt.Sprintf("it is %q, not %q", kind, n.kind), 0, nil
+		return fmt.Sprintf("type is %q, want %q", kind, n.kind), 0, nil
 	}
 	var data []byte
 	switch kind {
@@ -195,12 +194,12 @@ func (n *inode) differs(p string, partly *step, can powers) (why string, ino uin
 	}
 	switch {
 	case kind != 'l' && st.Mode&0o7777 != n.mode:
-		return fmt.Sprintf("mode %o, not %o", st.Mode&0o7777, n.mode), 0, nil
+		return fmt.Sprintf("mode is %o, want %o", st.Mode&0o7777, n.mode), 0, nil
 	case partly != nil && between(data, n.data, *partly):
 	case !bytes.Equal(data, n.data):
 		return unequal(data, n.data), 0, nil
 	case n.mtime != 0 && n.mtime != st.Mtim.Sec:
-		return fmt.Sprintf("time %d, not %d", st.Mtim.Sec, n.mtime), 0, nil
+		return fmt.Sprintf("time is %d, want %d", st.Mtim.Sec, n.mtime), 0, nil
 	}
 	if can.attrs && (kind == 'f' || kind == 'd') {
 		got, err := attrsOf(p)
@@ -208,14 +207,13 @@ func (n *inode) differs(p string, partly *step, can powers) (why string, ino uin
 			return "", 0, err
 		}
 		if !maps.Equal(got, n.attrs) {
-			return fmt.Sprintf("attributes %q, not %q", got, n.attrs), 0, nil
+			return fmt.Sprintf("attributes are %q, want %q", got, n.attrs), 0, nil
 		}
 	}
 	return "", st.Ino, nil
 }
 
-// between reports whether got is what a step leaves of a file that was data when
-// it has come to some byte.
+// between reports whether got is the content of a file that was data, after some number of bytes of a step.
 func between(got, data []byte, s step) bool {
 	k := 0
 	for k < len(s.data) && int(s.off)+k < len(got) && got[int(s.off)+k] == s.data[k] {
@@ -226,7 +224,7 @@ func between(got, data []byte, s step) bool {
 			return true
 		}
 		if int(s.off)+k < len(data) && got[min(int(s.off)+k, len(got)-1)] != data[int(s.off)+k] {
-			break // what follows is neither old nor new
+			break // what follows is neither old nor new content
 		}
 	}
 	return false
@@ -237,7 +235,7 @@ func unequal(got, want []byte) string {
 	for i < len(got) && i < len(want) && got[i] == want[i] {
 		i++
 	}
-	return fmt.Sprintf("%d bytes, not %d, and others from %d on: %.8q, not %.8q", len(got), len(want), i,
+	return fmt.Sprintf("got %d bytes, want %d; the first difference is at %d: %.8q, want %.8q", len(got), len(want), i,
 		got[i:], want[i:])
 }
 
@@ -262,8 +260,7 @@ func attrsOf(p string) (map[string]string, error) {
 	return got, nil
 }
 
-// write finishes what an earlier writer had begun, and then goes on with a seed of
-// its own, until it is killed.
+// write finishes the last step of an earlier writer, and then continues with its own seed until it is killed.
 func (s *soaker) write() (err error) {
 	if s.tape, err = os.OpenFile(soakTape, os.O_RDWR|os.O_CREATE, 0o644); err != nil {
 		return err
@@ -302,8 +299,7 @@ func (s *soaker) record() error {
 	return err
 }
 
-// advance makes one step; again says that an earlier writer may have made it, or a
-// part of it.
+// advance makes one step. again means that an earlier writer may have made the step, or a part of it.
 func (s *soaker) advance(again bool) error {
 	next := s.upcoming()
 	if err := s.do(next, again); err != nil {
@@ -357,8 +353,8 @@ func (s *soaker) do(x step, again bool) error {
 	return s.content(p, x, again)
 }
 
-// content makes a step that changes what a file holds, through a descriptor or a
-// mapping that has perhaps been held for long.
+// content makes a step that changes the content of a file, through a descriptor or a mapping that may have been open
+// for long.
 func (s *soaker) content(p string, x step, again bool) error {
 	f := s.files[x.node.id]
 	if f == nil {
@@ -403,15 +399,15 @@ func (s *soaker) content(p string, x step, again bool) error {
 			}
 			s.maps[x.node.id] = m
 		}
-		for i, c := range x.data { // in this order
+		for i, c := range x.data { // in order, one byte at a time
 			m[int(x.off)+i] = c
 		}
 		return nil
 	}
-	return fmt.Errorf("there is no step %q", x.op)
+	return fmt.Errorf("unknown step %q", x.op)
 }
 
-// hold keeps a descriptor, and lets others go.
+// hold keeps a descriptor open, and closes others if there are too many.
 func (s *soaker) hold(id int, f *os.File) {
 	for other := range s.files {
 		if len(s.files) > 5 {

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// watching shows the progress of a tournament, while hold runs: a line for each finished candidate, and on a terminal
+// watching shows the progress of a tournament while hold runs: a line for each finished candidate, and on a terminal
 // their number and the elapsed time.
 func (a *app) watching(hold func(func(wire.Progress)) (wire.TournamentResult, error)) (wire.TournamentResult, error) {
 	var (
@@ -60,7 +60,7 @@ func (a *app) watching(hold func(func(wire.Progress)) (wire.TournamentResult, er
 func verdict(b *wire.TournamentBranch) string {
 	if b.TestExit == 0 {
 		text := "passed"
-		if b.Exit != 0 { // which does not decide
+		if b.Exit != 0 { // the test decides
 			text = fmt.Sprintf("exit code %d, test passed", b.Exit)
 		}
 		if b.Score != nil {

@@ -2,6 +2,5 @@
 
 package cli_test
 
-// static says that the test's binary needs no other file to be started, so that it can be a
-// kernel of tier gvisor.
+// static reports whether the test binary is statically linked, so that it can be the kernel of tier gvisor.
 const static = true

@@ -58,7 +58,7 @@ func (a *app) printDaemon(w io.Writer, st *wire.DaemonStatus) error {
 		}
 	}
 	for _, l := range st.Listeners {
-		if l.Auth != wire.AuthPeer { // the socket is the home's
+		if l.Auth != wire.AuthPeer { // the socket in the home is implied
 			t.Row("listens", tty.Clean(l.URL)+", "+entry(l.Auth))
 		}
 	}
@@ -85,7 +85,7 @@ func (a *app) printStatus(w io.Writer, st *wire.StatusResult) error {
 	return t.Write(w)
 }
 
-// sandboxRows adds the identity, the state and the head of the sandbox.
+// sandboxRows adds the identity, the state and the HEAD of the sandbox.
 func (a *app) sandboxRows(t *tty.Table, st *wire.StatusResult) {
 	sb := st.Sandbox
 	t.Row("name", tty.Clean(sb.Name))
@@ -113,7 +113,7 @@ func (a *app) sandboxRows(t *tty.Table, st *wire.StatusResult) {
 	t.Row("history", tty.Count(st.Snapshots, "snapshot")+" on "+branches(st.Branches))
 }
 
-// configRows adds the configuration, with the reason if it was chosen automatically.
+// configRows adds the configuration, with the reason for a value that was chosen automatically.
 func configRows(t *tty.Table, st *wire.StatusResult) {
 	sb := st.Sandbox
 	t.Row("driver", because(sb.Driver, st.DriverReason))
@@ -148,7 +148,7 @@ func limitsOf(st *wire.StatusResult) string {
 	return strings.Join(limits, ", ")
 }
 
-// enforcedRows adds the enforced protections, and the host paths left out.
+// enforcedRows adds the enforced protections, and the omitted host paths.
 func enforcedRows(t *tty.Table, st *wire.StatusResult) {
 	if len(st.Enforced) == 0 {
 		t.Row("enforced", "(never started)")
@@ -169,7 +169,7 @@ func enforcedRows(t *tty.Table, st *wire.StatusResult) {
 	titled(t, "left out", leftOut)
 }
 
-// titled adds rows, the first with the title.
+// titled adds rows, of which the first has the title.
 func titled(t *tty.Table, title string, lines []string) {
 	for i, line := range lines {
 		if i > 0 {
@@ -231,7 +231,7 @@ func entry(auth string) string {
 	return tty.Clean(auth)
 }
 
-// stateOf is the state of a sandbox for people.
+// stateOf formats the state of a sandbox.
 func stateOf(sb wire.Sandbox) string {
 	state := sb.State
 	if sb.Paused {

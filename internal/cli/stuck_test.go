@@ -20,15 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// promptly is how long an interrupted command may take: a fraction of limit.StartSeconds, after
-// which a start ends anyway.
+// promptly is the maximum duration of an interrupted command: a fraction of limit.StartSeconds, after which a start
+// is cancelled anyway.
 const promptly = 20 * time.Second
 
-// stuck becomes the program, with arguments, in such a way that each init hangs in its
-// pivot_root(2): the call waits for an answer on the listener of a seccomp filter, which
-// has no reader.
+// stuck executes the program with its arguments under a seccomp filter that makes each init hang in pivot_root(2):
+// the call waits for an answer on the listener of the filter, which no process reads.
 func stuck() {
-	runtime.LockOSThread() // whose filter it is, and which executes the program
+	runtime.LockOSThread() // the filter applies to this thread, which executes the program
 	p := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PIVOT_ROOT, Jt: 0, Jf: 1},
@@ -41,7 +40,7 @@ func stuck() {
 		fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
 			uintptr(unsafe.Pointer(&prog)))
 		if err = e; e == 0 {
-			_, err = unix.FcntlInt(fd, unix.F_SETFD, 0) // it stays open as long as the program runs
+			_, err = unix.FcntlInt(fd, unix.F_SETFD, 0) // it stays open while the program runs
 		}
 	}
 	if err == nil {
@@ -51,13 +50,13 @@ func stuck() {
 	os.Exit(1)
 }
 
-// client is a coppice that runs, with what it has printed.
+// stuckClient is a running coppice, with its output.
 type stuckClient struct {
 	*exec.Cmd
 	out bytes.Buffer
 }
 
-// run starts a command of the program for a home.
+// run starts a command of the CLI with the home.
 func (d *doomed) run(ctx context.Context, args ...string) *stuckClient {
 	d.t.Helper()
 	c := &stuckClient{Cmd: exec.CommandContext(ctx, "coppice", args...)}
@@ -69,7 +68,7 @@ func (d *doomed) run(ctx context.Context, args ...string) *stuckClient {
 	return c
 }
 
-// ends demands that it ends in time, and returns its exit code, 128+n for signal n.
+// ends waits until the command exits, which must be promptly, and returns its exit code, 128+n for signal n.
 func (c *stuckClient) ends(t *testing.T) int {
 	t.Helper()
 	late := time.AfterFunc(promptly, func() { _ = c.Process.Signal(unix.SIGQUIT) })
@@ -83,17 +82,17 @@ func (c *stuckClient) ends(t *testing.T) int {
 	ws := c.ProcessState.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
 		if ws.Signal() == unix.SIGQUIT {
-			t.Fatalf("%q does not end", c.Args[1:])
+			t.Fatalf("%q did not exit", c.Args[1:])
 		}
 		return 128 + int(ws.Signal())
 	}
 	if !late.Stop() {
-		t.Fatalf("%q does not end", c.Args[1:])
+		t.Fatalf("%q did not exit", c.Args[1:])
 	}
 	return ws.ExitStatus()
 }
 
-// inits lists the inits of a sandbox.
+// inits lists the init processes of a sandbox.
 func inits(t *testing.T, id string) (pids []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -109,7 +108,7 @@ func inits(t *testing.T, id string) (pids []string) {
 	return pids
 }
 
-// awaitInits waits until a sandbox has an init, which hangs, or has none any more.
+// awaitInits waits until a sandbox has an init, which hangs, or has none.
 func awaitInits(t *testing.T, id string, some bool) {
 	t.Helper()
 	for end := time.Now().Add(promptly); len(inits(t, id)) > 0 != some; time.Sleep(5 * time.Millisecond) {
@@ -119,8 +118,8 @@ func awaitInits(t *testing.T, id string, some bool) {
 	}
 }
 
-// TestHangingStart_IsCancelled checks that a client of a hanging start exits at a signal, that
-// the daemon then cancels the start, and that stop and rm do not wait for it.
+// TestHangingStart_IsCancelled checks that a client of a hanging start exits at a signal, that the daemon then
+// cancels the start, and that stop and rm do not wait for it.
 func TestHangingStart_IsCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDoomed(t)
@@ -156,7 +155,7 @@ func TestHangingStart_IsCancelled(t *testing.T) {
 		t.Errorf("stop: %d", code)
 	}
 	if code := c.ends(t); code == 0 {
-		t.Error("exec succeeds in a sandbox that was stopped while it started")
+		t.Error("exec succeeded in a sandbox that was stopped while it started")
 	}
 	awaitInits(t, s.Sandbox.ID, false)
 	c = d.run(ctx, "exec", "hung", "--", "true")
@@ -165,7 +164,7 @@ func TestHangingStart_IsCancelled(t *testing.T) {
 		t.Errorf("rm --force: %d", code)
 	}
 	if code := c.ends(t); code == 0 {
-		t.Error("exec succeeds in a sandbox that was removed while it started")
+		t.Error("exec succeeded in a sandbox that was removed while it started")
 	}
 	awaitInits(t, s.Sandbox.ID, false)
 }

@@ -46,7 +46,7 @@ running.`,
 	}
 }
 
-// diskUse writes two tables: by type, and by sandbox if there is one.
+// diskUse writes a table by type, and one by sandbox if any exists.
 func diskUse(w io.Writer, res wire.DiskUse) error {
 	var t tty.Table
 	t.Row("TYPE", "COUNT", "SIZE", "RECLAIMABLE")

@@ -25,7 +25,7 @@ deleted, removed, tournament, port, ask (a pending network request), and dropped
 The daemon remembers the newest 4096 events of all sandboxes while it runs, and
 does not exit while a client follows them. Press Ctrl-C to stop.`
 
-// watching is the flags of events and log --follow.
+// watching has the flags of events and log --follow.
 type watching struct {
 	since     uint64
 	fromStart bool
@@ -142,7 +142,7 @@ func (a *app) event(ev wire.SandboxEvent, all bool) string {
 	}
 	cause := ev.Cause
 	if cause == "" {
-		cause = "exec" // of which how tells the exit code alone
+		cause = "exec" // how then formats only the exit code
 	}
 	if h := how(wire.Snapshot{Cause: cause, Exit: ev.Exit, Paths: ev.Paths, Bytes: ev.Bytes}); h != "" {
 		parts = append(parts, p.Dim(h))

@@ -66,7 +66,7 @@ Without a --keep flag no history is removed.`,
 	return cmd
 }
 
-// removed prints what gc removed: an ID per line, with the description of a snapshot that was dropped from a history.
+// removed prints what gc removed: an ID per line, with a description if it was a snapshot in a history.
 func (a *app) removed(w io.Writer, res wire.GCResult) error {
 	verb, dropped := "freed", "dropped"
 	if res.DryRun {

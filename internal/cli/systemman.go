@@ -46,7 +46,7 @@ func (a *app) systemMan() *cobra.Command {
 	}
 }
 
-// family is a command and all below it.
+// family returns a command and all below it.
 func family(c *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
@@ -55,7 +55,7 @@ func family(c *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// roff writes text so that nothing in it is a request.
+// roff escapes text, so that no line of it is a request.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	lines := strings.Split(s, "\n")
@@ -67,8 +67,7 @@ func roff(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// page is the manual page of one command. It holds no date: the same program
-// writes the same page.
+// page returns the manual page of one command. It has no date, so that the output of a program is reproducible.
 func page(c *cobra.Command) string {
 	var b strings.Builder
 	title := strings.ReplaceAll(c.CommandPath(), " ", "-")

@@ -31,7 +31,7 @@ which are now required to start, and those that sandboxes run without.`,
 	}
 }
 
-// orNone shows a name, or that there is none.
+// orNone formats a name, or "none".
 func orNone(name string) string {
 	if name == "" {
 		return "none"

@@ -45,7 +45,7 @@ same path.`,
 			if err != nil {
 				return err
 			}
-			if a.getenv("COPPICE_SOCKET") == "" { // else it may be another machine's
+			if a.getenv("COPPICE_SOCKET") == "" { // with COPPICE_SOCKET, it may be on another machine
 				if res.Path, err = a.shortened(res.Path); err != nil {
 					return err
 				}
@@ -60,11 +60,11 @@ same path.`,
 	return cmd
 }
 
-// maxSocketPath is the longest path that a program can connect to, in bytes.
+// maxSocketPath is the maximum length of a socket's path, in bytes (unix(7): sun_path, with its NUL).
 const maxSocketPath = 107
 
-// shortened gives a path that programs can connect to: where the home's is too
-// long, that of a link in the user's own directory for such things.
+// shortened returns a path that programs can connect to. If the path in the home is too long, it is that of a
+// symbolic link in XDG_RUNTIME_DIR.
 func (a *app) shortened(path string) (string, error) {
 	if len(path) <= maxSocketPath {
 		return path, nil

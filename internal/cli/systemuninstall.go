@@ -66,10 +66,10 @@ Coppice is refused, and links in it are not followed.`,
 	return cmd
 }
 
-// formatName is the file that marks a directory as a home.
+// formatName is the file that identifies a directory as a home.
 const formatName = "format"
 
-// homeDir returns the path of a home without links, and fails if the directory is not a home.
+// homeDir resolves the links in the path of a home, and fails if the directory is not a home.
 func homeDir(home string) (string, error) {
 	dir, err := filepath.EvalSymlinks(home)
 	if err != nil {
@@ -90,7 +90,7 @@ func homeDir(home string) (string, error) {
 		WithHint("name the home with --home or COPPICE_HOME")
 }
 
-// confirmRemoval asks at a terminal whether the home may be removed. It fails if not.
+// confirmRemoval asks at a terminal whether to remove the home, and fails unless the answer is yes.
 func (a *app) confirmRemoval(home string) error {
 	if !tty.IsTerminal(a.stdin) || !tty.IsTerminal(a.stderr) {
 		return &usageError{msg: "cannot ask: stdin is not a terminal", hint: "add --force"}
@@ -103,9 +103,9 @@ func (a *app) confirmRemoval(home string) error {
 	return nil
 }
 
-// removeHome removes the sandboxes of a home and their remains through the daemon, which may remove
-// files of subordinate IDs, then the daemon, then the directory. mounted reports that the directory is a mount
-// point, and remains.
+// removeHome removes the sandboxes of a home and their remains through the daemon, which may remove files of
+// subordinate IDs; then it stops the daemon and removes the directory. mounted reports that the directory is a mount
+// point and was kept.
 func (a *app) removeHome(ctx context.Context, home string) (mounted bool, err error) {
 	c, err := a.client()
 	if err != nil {
@@ -144,7 +144,7 @@ func (a *app) removeHome(ctx context.Context, home string) (mounted bool, err er
 	return removeTrees(ctx, home)
 }
 
-// servesHome fails unless the daemon that c reaches serves home: with COPPICE_SOCKET it may be any.
+// servesHome fails unless the daemon that c reaches serves home. With COPPICE_SOCKET it may serve another.
 func servesHome(ctx context.Context, c *client.Client, home string) error {
 	st, err := c.Daemon(ctx)
 	if err != nil {
@@ -161,11 +161,11 @@ func servesHome(ctx context.Context, c *client.Client, home string) error {
 	return nil
 }
 
-// lostFound is in every ext4 file system, and belongs to root.
+// lostFound is in the root of every ext4 file system, and belongs to root.
 const lostFound = "lost+found"
 
-// removeTrees removes the content of a home, and then the home; if that is a mount point, it remains. The file that
-// identifies a home is last, so that an interrupted removal can be repeated.
+// removeTrees removes the content of a home, and then the home unless it is a mount point. The file that identifies a
+// home is removed last, so that an interrupted removal can be repeated.
 func removeTrees(ctx context.Context, home string) (mounted bool, err error) {
 	if mounted, err = isMountPoint(home); err != nil {
 		return false, fault.Wrap(err, "remove %s", home)

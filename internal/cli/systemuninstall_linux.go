@@ -15,7 +15,7 @@ import (
 // removeTree removes a directory with files that sandboxes may have written.
 func removeTree(ctx context.Context, dir string) error { return removal.Tree(ctx, dir) }
 
-// isMountPoint reports whether something is mounted at a directory.
+// isMountPoint reports whether a file system is mounted at a directory.
 func isMountPoint(dir string) (bool, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st); err != nil {
@@ -24,8 +24,8 @@ func isMountPoint(dir string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil // since Linux 5.8
 }
 
-// lockHome acquires the lock of a home's daemon until release is called, so that none starts. It fails if a daemon
-// holds it, which another client may have started.
+// lockHome acquires the lock of a home's daemon until release is called, so that no daemon starts. It fails if a
+// daemon holds the lock, which another client may have started.
 func lockHome(home string) (release func(), err error) {
 	f, err := os.OpenFile(filepath.Join(home, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 // removeTree removes a directory.
 func removeTree(_ context.Context, dir string) error { return os.RemoveAll(dir) }
 
-// isMountPoint reports false: no daemon runs here, and so there is no home.
+// isMountPoint returns false: no daemon runs on this system, so no home exists.
 func isMountPoint(string) (bool, error) { return false, nil }
 
-// lockHome takes no lock: no daemon runs here.
+// lockHome does nothing: no daemon runs on this system.
 func lockHome(string) (release func(), err error) { return func() {}, nil }

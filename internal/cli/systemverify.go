@@ -78,8 +78,8 @@ are verified again.`,
 	return cmd
 }
 
-// verifyStore makes the daemon verify the layers of a sandbox, or with name "" of all, and the records. Records that
-// do not verify are damage. For a removed sandbox only the records are verified.
+// verifyStore has the daemon verify the layers of a sandbox, or of all if name is "", and the records. Records that
+// fail verification are reported as damage. For a removed sandbox only the records are verified.
 func (a *app) verifyStore(ctx context.Context, name string, asked demands) (res wire.VerifyResult, err error) {
 	c, err := a.client()
 	if err != nil {
@@ -112,7 +112,7 @@ func (a *app) verifyStore(ctx context.Context, name string, asked demands) (res 
 	return res, err
 }
 
-// printVerified writes the damage, a line for each, and notes how much was checked.
+// printVerified writes a line for each damage, and notes how much was verified.
 func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
 	for _, d := range res.Damage {
 		if _, err := fmt.Fprintln(w, damageLine(d)); err != nil {
@@ -120,7 +120,7 @@ func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
 		}
 	}
 	a.note("verified %s, %s; %d not finalized yet; %s%s",
-		tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unsealed-res.Unverifiable,
+		tty.Count(res.Layers, "layer"), tty.Bytes(res.Bytes), res.Unfinalized-res.Unverifiable,
 		tty.Count(int(res.Records), "record"), images(res.Images))
 	if res.Unverifiable > 0 {
 		a.note("cannot verify %s: paths are too long or too deep for a manifest",
@@ -129,7 +129,7 @@ func (a *app) printVerified(w io.Writer, res *wire.VerifyResult) error {
 	return nil
 }
 
-// damageLine describes a damage and its location.
+// damageLine describes damage and its location.
 func damageLine(d wire.Damage) string {
 	var where []string
 	for _, f := range [][2]string{
@@ -149,7 +149,7 @@ func damageLine(d wire.Damage) string {
 	return line
 }
 
-// ledgerDemands returns additional demands on the ledger; nil if there are none.
+// ledgerDemands returns the additional requirements for the audit log; nil if there are none.
 func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerVerify, error) {
 	if len(keys) == 0 && checkpoint == "" {
 		return nil, nil
@@ -169,7 +169,7 @@ func ledgerDemands(name string, keys []string, checkpoint string) (*wire.LedgerV
 	return ask, err
 }
 
-// plainError is an error that is only a text.
+// plainError is an error that consists only of a text.
 type plainError string
 
 func (e plainError) Error() string { return string(e) }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker; a plain go build or go install leaves it empty.
+// version is set by the linker; go build and go install without flags leave it empty.
 var version string
 
 // buildVersion returns the version of this build.

@@ -20,11 +20,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// manyFiles makes 20,000 files, whose names have 200 bytes.
+// manyFiles creates 20,000 files with names of 200 bytes.
 const manyFiles = `mkdir many && cd many && pad=$(printf %0190d 0) && seq 100000 119999 | sed "s/$/$pad/" | xargs touch`
 
-// TestDaemon_SurvivesFloodOfOneSandbox floods the daemon from one sandbox with requests about
-// a huge tree. The daemon must stay within its memory, and answer another sandbox.
+// TestDaemon_SurvivesFloodOfOneSandbox floods the daemon with requests about a huge tree in one sandbox. The daemon
+// must stay within its memory limit, and serve another sandbox.
 func TestDaemon_SurvivesFloodOfOneSandbox(t *testing.T) {
 	t.Parallel()
 	if looptest.Race {
@@ -79,15 +79,15 @@ func TestDaemon_SurvivesFloodOfOneSandbox(t *testing.T) {
 		st.Memory.Waiting != 0 {
 		t.Errorf("the daemon's memory: %+v", st.Memory)
 	}
-	const program = 128 << 20 // the pages of the program and of the database, which are not the heap's
+	const program = 128 << 20 // pages of the program and of the database, which are not on the heap
 	if most := peak(t, st.PID); most > soft+program {
-		t.Errorf("the daemon took %d MiB, with a soft limit of %d MiB", most>>20, soft>>20)
+		t.Errorf("the daemon used %d MiB, with a soft limit of %d MiB", most>>20, soft>>20)
 	} else {
-		t.Logf("the daemon took %d MiB; %d answers, %d refusals", most>>20, answered.Load(), refused.Load())
+		t.Logf("the daemon used %d MiB; %d answers, %d refusals", most>>20, answered.Load(), refused.Load())
 	}
 }
 
-// peak is the most memory that a process had resident, in bytes.
+// peak returns the peak resident memory of a process in bytes (VmHWM in proc_pid_status(5)).
 func peak(t *testing.T, pid int) int64 {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// prompt is the shell's, once sh has set it.
+// prompt is the shell's prompt after desk.shell.
 const prompt = "at ease> "
 
-// shell opens a login shell with a known prompt, in the user's home directory. It does not read the startup files
-// there, which came into the sandbox with a copy of the host: they may wait for a lock file that a process of the
-// host held at that moment, and which nothing in the copy removes. "pyenv init" waits for a minute.
+// shell opens a login shell with a known prompt. Its HOME does not exist, so that it reads no startup files: those in
+// the copy of the host may wait for a lock file that a process of the host held at the time of the copy, and that
+// nothing in the sandbox removes. "pyenv init" waits for a minute.
 func (d *desk) shell() *terminal {
 	d.t.Helper()
 	term := d.open("shell", "-e", "HOME=/nonexistent", sandbox)
@@ -24,16 +24,14 @@ func (d *desk) shell() *terminal {
 	return term
 }
 
-// command types one line and waits for the next prompt. What it shows includes
-// the echo of the line.
+// command types a line and waits for the next prompt. The returned output includes the echo of the line.
 func (term *terminal) command(line string) string {
 	term.t.Helper()
 	term.enter(line + "\r")
 	return term.see(prompt)
 }
 
-// foreground starts a script that runs until it is killed, and returns when it has
-// the terminal.
+// foreground starts a script that runs until it is killed, and returns when it is in the foreground.
 func (term *terminal) foreground(script string) {
 	term.t.Helper()
 	term.enter("sh -c 'echo be$((1-1))gun; " + script + "'\r")
@@ -58,12 +56,12 @@ func TestShell_HasTerminal(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := term.command("stty size"); !strings.Contains(got, "\r30 100\r") {
-		t.Errorf("the size: %q", got)
+		t.Errorf("size: %q", got)
 	}
 	term.resize(44, 133)
 	term.command(`until [ "$(stty size)" = "44 133" ]; do :; done`)
 
-	// What is typed reaches the job in the foreground, and not the shell.
+	// Signals from the keyboard reach the foreground job, and not the shell.
 	term.foreground("exec sleep 1000")
 	term.enter("\x03")
 	term.see(prompt)
@@ -79,7 +77,7 @@ func TestShell_HasTerminal(t *testing.T) {
 		t.Errorf("after Ctrl-Z and bg: %q", got)
 	}
 	if got := term.command("kill %1; wait %1; echo code-$?"); !strings.Contains(got, "code-143") {
-		t.Errorf("the job in the background: %q", got)
+		t.Errorf("background job: %q", got)
 	}
 	term.foreground("exec cat")
 	term.enter("\x1a")
@@ -141,14 +139,14 @@ func TestVim(t *testing.T) {
 	term.enter("exit\r")
 	term.end(0)
 	if got := d.run("exec", sandbox, "--", "sh", "-c", "cat ~/letter"); got != "Dear Sir,\ngoodbye.\n" {
-		t.Errorf("after the shell: %q", got)
+		t.Errorf("after the shell exited: %q", got)
 	}
 	if got := d.run("snapshot", "show", sandbox, "HEAD"); !strings.Contains(got, "/letter\n") {
-		t.Errorf("the snapshot: %s", got)
+		t.Errorf("snapshot show: %s", got)
 	}
 }
 
-// leavesTmux detaches from a session of tmux, and is at the shell then.
+// leavesTmux detaches from a session of tmux, and waits for the shell's prompt.
 func (term *terminal) leavesTmux(session string) {
 	term.t.Helper()
 	term.enter("\x02d")
@@ -161,7 +159,7 @@ func TestTmux(t *testing.T) {
 	needs(t, "tmux")
 	term := newDesk(t).shell()
 	const tmux = "tmux -L desk -f /dev/null "
-	// Keys as fast as ours are taken for a paste otherwise.
+	// Otherwise tmux takes keys that arrive this fast for a paste.
 	term.enter(tmux + `new-session -s work sh \; set -g assume-paste-time 0` + "\r")
 	term.see("[work] 0:sh*")
 	term.enter("echo first$((40+2))\r")
@@ -193,8 +191,8 @@ func needs(t *testing.T, program string) {
 	}
 }
 
-// TestTerminal_RestoresModes checks that the terminal has its old modes however the command
-// ends; end does the check.
+// TestTerminal_RestoresModes checks that the terminal has its old modes after any exit of the command; term.end
+// checks the modes.
 func TestTerminal_RestoresModes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -214,7 +212,7 @@ func TestTerminal_RestoresModes(t *testing.T) {
 	term.signal(syscall.SIGHUP)
 	term.end(129)
 
-	// Repeated SIGTERM ends a client whose command ignores it; the command loses its terminal.
+	// Repeated SIGTERM ends a client whose command ignores it. The command loses its terminal.
 	term = d.open("exec", "-it", sandbox, "--", "sh", "-c",
 		`trap "echo he''eds not" TERM; echo ready; while :; do sleep 0.01; done`)
 	term.see("ready")

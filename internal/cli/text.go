@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// oneLine makes a message of any origin one harmless line.
+// oneLine returns the first line of an untrusted message, sanitized and truncated to cols.
 func oneLine(s string, cols int) string {
 	s = strings.TrimSpace(s)
 	if first, rest, ok := strings.Cut(s, "\n"); ok && strings.TrimSpace(rest) != "" {
@@ -19,7 +19,7 @@ func oneLine(s string, cols int) string {
 	return tty.Cut(tty.Clean(s), cols)
 }
 
-// marks formats "(HEAD, good)", or returns "".
+// marks formats the HEAD and tags of a snapshot, as in "(HEAD, good)"; "" if it has neither.
 func marks(p tty.Palette, n wire.Snapshot) string {
 	var m []string
 	if n.Head {
@@ -34,7 +34,7 @@ func marks(p tty.Palette, n wire.Snapshot) string {
 	return "(" + strings.Join(m, ", ") + ")"
 }
 
-// how describes what made a snapshot, and the size of its changes.
+// how describes the cause of a snapshot, and the size of its changes.
 func how(n wire.Snapshot) string {
 	var parts []string
 	switch {
@@ -52,7 +52,7 @@ func how(n wire.Snapshot) string {
 	return strings.Join(parts, ", ")
 }
 
-// changes writes changes one a line, as git status does.
+// changes lists changes one a line, as git status does.
 func changes(w io.Writer, p tty.Palette, list []wire.Change) error {
 	for _, c := range list {
 		name := tty.Quote(c.Name())
@@ -82,8 +82,7 @@ func (a *app) cutOff(w io.Writer, n int, name, from, to string) error {
 	return err
 }
 
-// stat writes changes with counts of lines, as git diff --stat does, and a
-// summary.
+// stat writes changes with counts of lines, as git diff --stat does, and a summary.
 func stat(w io.Writer, p tty.Palette, list []wire.Change) error {
 	var t tty.Table
 	kinds := map[string]int{}

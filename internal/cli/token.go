@@ -87,7 +87,7 @@ account.`,
 	return cmd
 }
 
-// lifetime parses a duration that may be in days; "" is unlimited.
+// lifetime parses a duration, which may be in days; "" is unlimited.
 func lifetime(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -136,7 +136,7 @@ func (a *app) tokenLs() *cobra.Command {
 	}
 }
 
-// tokenTable writes a line for each token. names are those of sandboxes, by id.
+// tokenTable writes a row for each token. names are the names of sandboxes, by ID.
 func (a *app) tokenTable(w io.Writer, list []wire.Token, names map[string]string) error {
 	if a.quiet {
 		for _, t := range list {
@@ -155,7 +155,7 @@ func (a *app) tokenTable(w io.Writer, list []wire.Token, names map[string]string
 			for _, id := range tok.Sandboxes {
 				name := names[id]
 				if name == "" {
-					name = id // it was removed
+					name = id // the sandbox was removed
 				}
 				all = append(all, tty.Clean(name))
 			}

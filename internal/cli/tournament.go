@@ -64,11 +64,11 @@ them) and candidates, a list of name and cmd, as in [{name: a, cmd: agent a}].`,
 	return cmd
 }
 
-// tournamentFlags is what the flags of tournament say.
+// tournamentFlags has the flags of tournament.
 type tournamentFlags struct {
 	req     wire.TournamentRequest
-	timeout time.Duration // of each candidate; 0 is none
-	file    string        // has candidates; "" is none, and "-" stdin
+	timeout time.Duration // of each candidate; 0 means none
+	file    string        // file with candidates; "" means none, and "-" stdin
 	more    wanting
 }
 
@@ -86,8 +86,8 @@ func (t *tournamentFlags) add(a *app, cmd *cobra.Command) {
 	t.more.flags(cmd)
 }
 
-// tournamentRequest gives the tournament that flags, file and arguments describe. candidates
-// are the arguments after the sandbox's name.
+// tournamentRequest returns the tournament that flags, file and arguments describe. candidates are the arguments
+// after the name of the sandbox.
 func (a *app) tournamentRequest(
 	cmd *cobra.Command, given *tournamentFlags, candidates []string,
 ) (req wire.TournamentRequest, err error) {
@@ -119,7 +119,7 @@ func (a *app) tournamentRequest(
 	return req, err
 }
 
-// fromFile fills in what the command line left open.
+// fromFile fills in the values that the command line does not give.
 func (a *app) fromFile(name string, req *wire.TournamentRequest, timeout *time.Duration) error {
 	if len(req.Candidates) > 0 {
 		return usagef("candidates are given both in --file and after \"--\"")
@@ -158,7 +158,7 @@ func (a *app) fromFile(name string, req *wire.TournamentRequest, timeout *time.D
 	return nil
 }
 
-// contest holds a tournament and shows how it goes and ends.
+// contest runs a tournament, and shows its progress and result.
 func (a *app) contest(ctx context.Context, name string, req wire.TournamentRequest) error {
 	c, err := a.client()
 	if err != nil {

@@ -29,27 +29,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/registrytest"
 )
 
-// traveller is somebody with a home, a daemon and a clone of their own.
+// traveller is a user with their own home, daemon and clone.
 type traveller struct {
 	t    *testing.T
 	env  []string
-	top  string // of the work tree
+	top  string // root of the work tree
 	home string
 }
 
-// travellers are two who have clones of one repository, and what they share.
+// travellers are two users with clones of one repository.
 type travellers struct {
 	alice, bob *traveller
 	bare       string
 }
 
-// newTravellers makes a bare repository, and two clones of what serve gives as its URL.
+// newTravellers creates a bare repository, and two clones of the URL that serve returns for it.
 func newTravellers(t *testing.T, serve func(bare string) (url string)) *travellers {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("needs git: for repositories")
 	}
-	// A sandbox on the host has a /tmp of its own.
+	// A sandbox on the host has its own /tmp.
 	root, err := os.MkdirTemp("/var/tmp", "coppice-travel-")
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func newTravellers(t *testing.T, serve func(bare string) (url string)) *travelle
 	t.Cleanup(func() {
 		_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
-				err = os.Chmod(p, 0o700) // masks have directories that nobody may read
+				err = os.Chmod(p, 0o700) // masks have directories without permissions
 			}
 			return err
 		})
@@ -106,7 +106,7 @@ func (w *travellers) traveller(t *testing.T, root, name string) *traveller {
 	return p
 }
 
-// in runs a program in a directory, and gives what it printed and said.
+// in runs a program in a directory, and returns its stdout and stderr.
 func (p *traveller) in(dir, program string, args ...string) (out, said string, err error) {
 	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Env = dir, p.env
@@ -129,7 +129,7 @@ func (p *traveller) try(args ...string) (out, said string, err error) {
 	return p.in(p.top, "coppice", args...)
 }
 
-// run runs coppice, which does what it is to.
+// run runs coppice, which must succeed.
 func (p *traveller) run(args ...string) string {
 	p.t.Helper()
 	out, said, err := p.try(args...)
@@ -139,20 +139,20 @@ func (p *traveller) run(args ...string) string {
 	return out
 }
 
-// refused runs coppice, which does not, and says why; but for what a push proposes, nothing
-// of ours is new in the clone.
+// refused runs coppice, which must fail with an error that contains why. It must leave the clone unchanged, except
+// for the proposal of a push.
 func (p *traveller) refused(why string, args ...string) {
 	p.t.Helper()
 	before := p.git(p.top, "for-each-ref") + p.git(p.top, "status", "--porcelain")
 	out, said, err := p.try(args...)
 	if err == nil || !strings.Contains(said, why) {
-		p.t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
+		p.t.Errorf("coppice %q: %v, want an error with %q:\n%s%s", args, err, why, out, said)
 	}
 	if now := p.git(p.top, "for-each-ref") + p.git(p.top, "status", "--porcelain"); now != before && args[1] != "push" {
-		p.t.Errorf("coppice %q left something:\n%s\nbefore:\n%s", args, now, before)
+		p.t.Errorf("coppice %q changed the clone:\n%s\nbefore:\n%s", args, now, before)
 	}
 	if strings.ContainsAny(said, "\x1b\x07") {
-		p.t.Errorf("coppice %q says control bytes: %q", args, said)
+		p.t.Errorf("coppice %q prints control bytes: %q", args, said)
 	}
 }
 
@@ -176,7 +176,7 @@ func (p *traveller) read(name string) string {
 	return string(b)
 }
 
-// work has a sandbox of alice's do something, committed and not.
+// work creates a sandbox for alice with committed and uncommitted changes.
 func (w *travellers) work() {
 	w.alice.t.Helper()
 	w.alice.run("create", "fix-auth", "--repo", ".", "-q")
@@ -186,7 +186,7 @@ func (w *travellers) work() {
 			"new >src/new.txt; echo all: >Makefile")
 }
 
-// review is what a colleague does with a proposal.
+// review pushes a proposal, and reviews and applies it as a colleague does.
 func (w *travellers) review() {
 	t, bob := w.bob.t, w.bob
 	t.Helper()
@@ -194,7 +194,7 @@ func (w *travellers) review() {
 	w.alice.refused("--trust Makefile", "git", "push", "fix-auth")
 	w.alice.run("git", "push", "origin", "fix-auth", "--trust", "Makefile", "-m", "Refuse empty tokens")
 	if out := bob.run("git", "pull"); !strings.Contains(out, "fix-auth") {
-		t.Errorf("the remote has %q", out)
+		t.Errorf("git pull lists %q", out)
 	}
 	var got wire.Received
 	if err := json.Unmarshal([]byte(bob.run("git", "pull", "fix-auth", "--json")), &got); err != nil {
@@ -213,10 +213,10 @@ func (w *travellers) review() {
 	}
 	if out := bob.run("system", "verify", "origin/fix-auth"); !strings.Contains(out, "complete and unmodified") ||
 		!strings.Contains(out, "unchanged since") {
-		t.Errorf("verified: %q", out)
+		t.Errorf("system verify printed %q", out)
 	}
 	if out := bob.run("snapshot", "show", "origin/fix-auth"); !strings.Contains(out, "## What was run") {
-		t.Errorf("the report is %q", out)
+		t.Errorf("snapshot show printed %q", out)
 	}
 	bob.refused("--trust Makefile", "git", "apply", "origin/fix-auth")
 	bob.run("git", "apply", "origin/fix-auth", "--trust", "Makefile", "-m", "Apply it")
@@ -226,9 +226,9 @@ func (w *travellers) review() {
 		t.Errorf("it was not applied: %s", bob.git(bob.top, "log", "-2", "--stat"))
 	}
 	if out := bob.run("ledger", "show", "host"); !strings.Contains(out, "apply") {
-		t.Errorf("the ledger has no word of it: %q", out)
+		t.Errorf("the audit log does not record the apply: %q", out)
 	}
-	// What is done next goes the same way, over what was there.
+	// The next push replaces the proposal.
 	w.alice.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.alice.top+"; echo three >>a.txt")
 	w.alice.run("git", "push", "fix-auth", "--trust-all")
 	bob.run("git", "pull", "origin", "fix-auth")
@@ -245,8 +245,8 @@ func TestProposal_ViaPath(t *testing.T) {
 	newTravellers(t, func(bare string) string { return bare }).review()
 }
 
-// httpBackend serves repositories below a directory as git does, perhaps to who has a
-// password alone.
+// httpBackend serves the repositories in a directory with git-http-backend. With a password, it requires
+// authentication.
 func httpBackend(t *testing.T, dir, password string) (url string) {
 	t.Helper()
 	out, err := exec.Command("git", "--exec-path").Output()
@@ -276,8 +276,7 @@ func TestProposal_ViaHTTP(t *testing.T) {
 	newTravellers(t, func(bare string) string { return httpBackend(t, filepath.Dir(bare), "") + "/remote.git" }).review()
 }
 
-// TestProposal_ViaHTTPWithPassword takes the credentials of the user at this host: a helper
-// supplies them, as on a desktop.
+// TestProposal_ViaHTTPWithPassword uses the credentials of the user on this host, which a credential helper supplies.
 func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse"
@@ -294,7 +293,7 @@ func TestProposal_ViaHTTPWithPassword(t *testing.T) {
 		p.git(p.top, "config", "--global", "credential.helper", "!f() { echo username=u; echo password="+secret+"; }; f")
 	}
 	w.review()
-	// A password in the URL is never printed, whatever fails.
+	// An error never includes the password of a URL.
 	w.bob.git(w.bob.top, "remote", "set-url", "origin", strings.Replace(url, "http://", "http://u:other-secret@", 1))
 	w.bob.git(w.bob.top, "config", "--global", "--unset", "credential.helper")
 	out, said, err := w.bob.try("git", "pull")
@@ -342,8 +341,7 @@ func TestProposal_ViaSSH(t *testing.T) {
 	w.review()
 }
 
-// TestPush_LayersWithHistory pulls layers with their history into a colleague's clone, which
-// is at another path.
+// TestPush_LayersWithHistory pulls layers with their history into a colleague's clone, which has another path.
 func TestPush_LayersWithHistory(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -356,30 +354,30 @@ func TestPush_LayersWithHistory(t *testing.T) {
 		return w.bob.run("exec", "fixed", "--", "sh", "-c", "cd "+w.bob.top+" && "+script)
 	}
 	if out := inside("cat a.txt late.txt; ls src"); out != "one\ntwo\nlate\nnew.txt\n" {
-		t.Errorf("it has %q", out)
+		t.Errorf("the sandbox has %q", out)
 	}
 	if out := inside("ls -d " + w.alice.top + " 2>&1; true"); !strings.Contains(out, "proj") {
-		t.Logf("the other's place: %q", out)
+		t.Logf("the path of the author's clone: %q", out)
 	}
 	if out := w.bob.run("diff", "fixed",
 		"--name-status"); out != "A\tMakefile\nM\ta.txt\nA\tlate.txt\nD\tsrc/b.txt\nA\tsrc/new.txt\n" {
-		t.Errorf("its diff is %q", out)
+		t.Errorf("the diff is %q", out)
 	}
 	if out := inside("git log --format=%s | head -1"); out != "second\n" {
-		t.Errorf("its last commit is %q", out)
+		t.Errorf("the last commit is %q", out)
 	}
 	w.bob.run("rewind", "fixed", "HEAD~1")
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
-		t.Errorf("before it had %q", out)
+		t.Errorf("the previous snapshot has %q", out)
 	}
 	w.bob.refused("sandbox fixed already exists", "git", "pull", "fix-auth", "--with-layers", "--as", "fixed")
 	if w.bob.read("a.txt") != "one\n" {
-		t.Error("the work tree was touched")
+		t.Error("the work tree was changed")
 	}
 }
 
-// TestPush_LayersViaRegistry pushes the layers to a registry and only their list to git. What
-// is pulled is what was proposed, or nothing.
+// TestPush_LayersViaRegistry pushes the layers to a registry, and only their list to git. A pull verifies that the
+// layers are those of the proposal, or fails.
 func TestPush_LayersViaRegistry(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Basic)
@@ -409,7 +407,7 @@ func TestPush_LayersViaRegistry(t *testing.T) {
 	w.alice.run(push...)
 	for name, since := range blobs(t, data) {
 		if was, ok := uploaded[name]; ok && !was.Equal(since) {
-			t.Errorf("%s was sent again", name)
+			t.Errorf("%s was uploaded again", name)
 		}
 	}
 	const layersRef = "refs/coppice/layers/fix-auth"
@@ -427,12 +425,12 @@ func TestPush_LayersViaRegistry(t *testing.T) {
 		t.Helper()
 		if out, said, err := w.bob.try(args...); err == nil || !strings.Contains(said, why) ||
 			strings.ContainsAny(said, "\x1b\x07") {
-			t.Errorf("coppice %q: %v, and not because of %q:\n%s%s", args, err, why, out, said)
+			t.Errorf("coppice %q: %v, want an error with %q:\n%s%s", args, err, why, out, said)
 		}
 	}
 	refused("a registry on the author's machine", pull...)
 	mine := append(pull, "--registry", where)
-	// The registry gives something else: what was proposed is known by its digest.
+	// The registry sends other content: the proposed content is identified by its digest.
 	last := list.Artifact.Blobs[len(list.Artifact.Blobs)-1]
 	stored := filepath.Join(data, "docker/registry/v2/blobs/sha256", last.Digest[7:9], last.Digest[7:], "data")
 	good, err := os.ReadFile(stored)
@@ -449,8 +447,8 @@ func TestPush_LayersViaRegistry(t *testing.T) {
 	if err := os.WriteFile(stored, good, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The list differs from what is in the registry: each layer must have the digest that
-	// the list names, also where the registry agrees with a wrong list.
+	// The list differs from the registry's content: each layer must have the digest in the list, even if the registry
+	// has what a wrong list describes.
 	forge := func(change func(l *proposal.Layers)) {
 		l, err := proposal.DecodeLayers([]byte(files[proposal.FileLayers]))
 		if err != nil {
@@ -473,22 +471,22 @@ func TestPush_LayersViaRegistry(t *testing.T) {
 	refused("blob", mine...)
 	forge(func(l *proposal.Layers) { l.Artifact.Repository = "ghcr.invalid/team/layers" })
 	refused("ghcr.invalid", pull...)
-	w.bob.run(mine...) // from where bob says
+	w.bob.run(mine...) // from the registry that bob names
 	inside := func(script string) string {
 		return w.bob.run("exec", "fixed", "--", "sh", "-c", "cd "+w.bob.top+" && "+script)
 	}
 	if out := inside("cat a.txt late.txt; ls src"); out != "one\ntwo\nlate\nnew.txt\n" {
-		t.Errorf("it has %q", out)
+		t.Errorf("the sandbox has %q", out)
 	}
 	w.bob.run("rewind", "fixed", "HEAD~1")
 	if out := inside("ls src; cat late.txt 2>/dev/null; true"); out != "b.txt\nnew.txt\n" {
-		t.Errorf("before it had %q", out)
+		t.Errorf("the previous snapshot has %q", out)
 	}
 	refused("sandbox fixed already exists", mine...)
 }
 
-// TestPush_KilledPushesNoReference kills a push before its artifact is complete: no reference
-// was pushed, and the next push sends only what the registry lacks.
+// TestPush_KilledPushesNoReference kills a push before its artifact is complete. No reference may have been pushed,
+// and the next push must upload only what the registry lacks.
 func TestPush_KilledPushesNoReference(t *testing.T) {
 	t.Parallel()
 	host, data := registrytest.Start(t, registrytest.Nobody)
@@ -503,7 +501,7 @@ func TestPush_KilledPushesNoReference(t *testing.T) {
 	}, ErrorLog: log.New(io.Discard, "", 0)}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/") && waits.Load() {
-			_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is seen
+			_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the end of the connection
 			nearly <- struct{}{}
 			<-r.Context().Done()
 			return
@@ -525,7 +523,7 @@ func TestPush_KilledPushesNoReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("it was killed, and ended well")
+		t.Error("the killed push exited with code 0")
 	}
 	if out := w.alice.git(w.bare, "for-each-ref", "--format=%(refname)"); out != "refs/heads/main" {
 		t.Errorf("the remote has %s", out)
@@ -535,14 +533,14 @@ func TestPush_KilledPushesNoReference(t *testing.T) {
 	w.alice.run(push...)
 	for name, since := range blobs(t, data) {
 		if was, ok := before[name]; ok && !was.Equal(since) {
-			t.Errorf("%s was sent again", name)
+			t.Errorf("%s was uploaded again", name)
 		}
 	}
 	w.bob.run("git", "pull", "fix-auth", "--with-layers", "--as", "fixed", "--registry",
 		strings.TrimPrefix(srv.URL, "http://")+"/team/layers")
 }
 
-// blobs lists the contents of a registry, with the time at which each was written.
+// blobs lists the blobs of a registry, with their modification times.
 func blobs(t *testing.T, data string) map[string]time.Time {
 	t.Helper()
 	all := map[string]time.Time{}

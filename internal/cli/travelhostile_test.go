@@ -20,7 +20,7 @@ const (
 	proposalRef = "refs/coppice/proposals/fix-auth"
 )
 
-// tree gives the files of what a reference of the remote names.
+// tree returns the files in the tree of a reference of the remote.
 func (w *travellers) tree(ref string) map[string]string {
 	w.bob.t.Helper()
 	files := map[string]string{}
@@ -34,7 +34,7 @@ func (w *travellers) tree(ref string) map[string]string {
 	return files
 }
 
-// write writes a tree of the remote; mode is that of all files.
+// write writes a tree to the remote. modes has the modes of files other than 100644.
 func (w *travellers) write(files map[string]string, modes map[string]string) (tree string) {
 	w.bob.t.Helper()
 	var list strings.Builder
@@ -58,13 +58,13 @@ func (w *travellers) write(files map[string]string, modes map[string]string) (tr
 	return strings.TrimSpace(string(out))
 }
 
-// forge puts a proposal in the place of the one that the remote has.
+// forge replaces the proposal of the remote.
 func (w *travellers) forge(files map[string]string, modes map[string]string) {
 	w.bob.t.Helper()
 	w.bob.git(w.bare, "update-ref", proposalRef, w.bob.git(w.bare, "commit-tree", "-m", "forged", w.write(files, modes)))
 }
 
-// says changes what the proposal of the remote says.
+// says changes the content of the proposal of the remote.
 func (w *travellers) says(change func(p *proposal.Proposal)) {
 	w.bob.t.Helper()
 	files := w.tree(proposalRef)
@@ -73,7 +73,7 @@ func (w *travellers) says(change func(p *proposal.Proposal)) {
 		w.bob.t.Fatal(err)
 	}
 	change(p)
-	var b bytes.Buffer // Encode refuses what is wrong
+	var b bytes.Buffer // Encode refuses invalid values
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", " ")
@@ -84,19 +84,18 @@ func (w *travellers) says(change func(p *proposal.Proposal)) {
 	w.forge(files, nil)
 }
 
-// flipped changes a byte in the middle.
+// flipped returns s with its middle byte changed.
 func flipped(s string) string {
 	b := []byte(s)
 	b[len(b)/2] ^= 1
 	return string(b)
 }
 
-// unkeyed changes a byte in the name of what it says first. Another byte might be one of
-// a value, which can be anything.
+// unkeyed changes a byte of the first key. Another byte may belong to a value, which can be anything.
 func unkeyed(s string) string { return strings.Replace(s, `"schema"`, `"schemb"`, 1) }
 
-// TestPull_RefusesHostileRemote checks that what is wrong with a proposal of a remote is
-// refused, and leaves nothing behind. A remote may have anything under the name of a proposal.
+// TestPull_RefusesHostileRemote checks that a pull refuses an invalid proposal, and leaves nothing behind. A remote
+// may have any content under the name of a proposal.
 func TestPull_RefusesHostileRemote(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -186,7 +185,7 @@ func TestPull_RefusesHostileRemote(t *testing.T) {
 		})
 		w.bob.t = t
 	}
-	// A user's lax configuration of git does not weaken the checks.
+	// A lax configuration of the user's git does not weaken the checks.
 	for ref, id := range good {
 		w.bob.git(w.bare, "update-ref", ref, id)
 	}
@@ -197,18 +196,18 @@ func TestPull_RefusesHostileRemote(t *testing.T) {
 	for _, name := range []string{"../x", "a b", "*", "-x", "x\x1b[31m"} {
 		w.bob.refused("", "git", "pull", "--", "origin", name)
 	}
-	// And all that was refused has spoilt nothing.
+	// The refused pulls did not affect a valid one.
 	for ref, id := range good {
 		w.bob.git(w.bare, "update-ref", ref, id)
 	}
 	w.bob.git(w.bob.top, "update-ref", "refs/coppice/staging/origin/fix-auth/heads", main)
 	w.bob.run("git", "pull", "origin", "fix-auth")
 	if left := w.bob.git(w.bob.top, "for-each-ref", "refs/coppice/staging"); left != "" {
-		t.Errorf("left: %s", left)
+		t.Errorf("staging references are left: %s", left)
 	}
 }
 
-// nested writes a tree of the remote that has a directory of a name.
+// nested writes a tree to the remote that contains a directory with the given name.
 func (w *travellers) nested(name string) (tree string) {
 	w.bob.t.Helper()
 	sub := w.write(map[string]string{"config": "[core]\n\tfsmonitor = touch /var/tmp/canary\n"}, nil)
@@ -232,8 +231,8 @@ func unhex(c byte) byte {
 	return c - '0'
 }
 
-// TestPull_VerifiesProposal checks that problems that a proposal does not declare are found,
-// and that texts that it adds without need are not shown.
+// TestPull_VerifiesProposal checks that a pull finds problems that a proposal does not declare, and does not show
+// text that the proposal could have left out.
 func TestPull_VerifiesProposal(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -259,7 +258,7 @@ func TestPull_VerifiesProposal(t *testing.T) {
 	}
 	for _, what := range []string{"marks", "failed commands"} {
 		if !strings.Contains(strings.Join(got.Differs, "\n"), what) {
-			t.Errorf("that its %s differ is not said: %q", what, got.Differs)
+			t.Errorf("the difference of its %s is not reported: %q", what, got.Differs)
 		}
 	}
 	for _, args := range [][]string{{"git", "pull", "fix-auth"}, {"snapshot", "show", "origin/fix-auth"},
@@ -269,13 +268,13 @@ func TestPull_VerifiesProposal(t *testing.T) {
 		}
 	}
 	w.bob.refused("--trust Makefile", "git", "apply", "origin/fix-auth")
-	// Real records, of work other than the proposed one.
+	// Genuine records, but of work other than the proposed one.
 	c := w.bob.git(w.bare, "commit-tree", "-p", branchRef, "-m", "more", branchRef+"^{tree}")
 	w.bob.git(w.bare, "update-ref", branchRef, c)
 	w.says(func(p *proposal.Proposal) { p.Work, p.Tip, p.Title = c, c, "t" })
 	if out := w.bob.run("git", "pull", "fix-auth"); !strings.Contains(out,
 		"no record of a proposal of this commit") {
-		t.Errorf("that is not said: %q", out)
+		t.Errorf("the missing record is not reported: %q", out)
 	}
 }
 
@@ -294,7 +293,7 @@ func TestPush_RefusesChangedRemote(t *testing.T) {
 	if now := w.bob.git(w.bare, "for-each-ref"); now != before {
 		t.Errorf("the remote has %s", now)
 	}
-	// Bob has a sandbox of the same name; it is not alice's next proposal.
+	// Bob has a sandbox of the same name, whose proposal does not continue alice's.
 	w.bob.git(w.bare, "update-ref", branchRef, foreign+"^")
 	w.bob.run("create", "fix-auth", "--repo", ".", "-q")
 	w.bob.run("exec", "fix-auth", "--", "sh", "-ec", "cd "+w.bob.top+"; echo bob >bob.txt")
@@ -303,13 +302,13 @@ func TestPush_RefusesChangedRemote(t *testing.T) {
 	w.bob.refused("origin has a proposal fix-auth by another author", "git", "push", "fix-auth")
 	w.bob.run("git", "push", "fix-auth", "--replace")
 	if w.bob.git(w.bare, "show", branchRef+":bob.txt") != "bob" {
-		t.Error("it was not replaced")
+		t.Error("the proposal was not replaced")
 	}
 	w.alice.refused(changed, "git", "push", "fix-auth", "--trust-all")
 }
 
-// TestPull_RequiresPushedBase checks that a proposal on a commit that was not pushed is
-// reported as one, and is pulled once the commit is pushed.
+// TestPull_RequiresPushedBase checks that a pull refuses a proposal on a commit that was not pushed, names the fix,
+// and succeeds once the commit is fetched.
 func TestPull_RequiresPushedBase(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -325,8 +324,7 @@ func TestPull_RequiresPushedBase(t *testing.T) {
 	w.bob.run("git", "pull", "fix-auth")
 }
 
-// TestPull_FailedFetchLeavesNothing covers a remote that lacks objects, which looks like one
-// that closes the connection.
+// TestPull_FailedFetchLeavesNothing covers a remote that lacks objects, and so closes the connection.
 func TestPull_FailedFetchLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTravellers(t, func(bare string) string { return bare })
@@ -336,7 +334,7 @@ func TestPull_FailedFetchLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range packs { // in pieces, so that one can be lost
+	for _, p := range packs { // unpack them, so that a single object can be removed
 		moved := filepath.Join(w.bob.home, filepath.Base(p))
 		if err := os.Rename(p, moved); err != nil {
 			t.Fatal(err)

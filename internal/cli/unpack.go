@@ -17,14 +17,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// unpacker unpacks an archive from a sandbox below a local directory. Names, links and sizes are hostile: what
+// unpacker unpacks an archive from a sandbox below a local directory. Names, links and sizes are untrusted: what
 // os.Root refuses is skipped and reported. Nothing is written through a link of the archive.
 type unpacker struct {
 	root  *os.Root
-	fresh bool // it was made for this
+	fresh bool // the directory was created for the archive
 	res   wire.UnpackResult
-	links map[string]bool // that the archive made
-	dirs  []*tar.Header   // get their modes and times in the end
+	links map[string]bool // symbolic links from the archive
+	dirs  []*tar.Header   // directories, which get their modes and times at the end
 	buf   []byte
 }
 
@@ -52,7 +52,7 @@ func (u *unpacker) all(r io.Reader) error {
 	}
 }
 
-// local checks whether a name of an archive is valid here, and returns it cleaned.
+// local checks whether a name of an archive is valid on this system, and returns it cleaned.
 func local(name string) (string, bool) {
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if name == "" || name == "." {
@@ -63,7 +63,7 @@ func local(name string) (string, bool) {
 	return p, ok && (filepath.Separator == '/' || !strings.ContainsAny(name, `\:`))
 }
 
-// behindLink reports whether a name is reached by a link of the archive.
+// behindLink reports whether a link of the archive is in the path of a name.
 func (u *unpacker) behindLink(name string) bool {
 	for dir := filepath.Dir(name); dir != "."; dir = filepath.Dir(dir) {
 		if u.links[dir] {
@@ -117,7 +117,7 @@ func (u *unpacker) made(name string) {
 	u.links[name] = true
 }
 
-// clear removes what is in the place of a file or link.
+// clear removes what exists at the path of a file or link.
 func (u *unpacker) clear(name string) error {
 	if dir := filepath.Dir(name); dir != "." {
 		if err := u.root.MkdirAll(dir, 0o755); err != nil {
@@ -146,7 +146,7 @@ func (u *unpacker) keep(h *tar.Header, name string) {
 
 func (u *unpacker) dir(h *tar.Header, name string) error {
 	st, err := u.root.Stat(name)
-	if err == nil && st.IsDir() { // also through a link of the user's own
+	if err == nil && st.IsDir() { // also through a link that the user created
 		return nil
 	}
 	if st, err := u.root.Lstat(name); err == nil && !st.IsDir() {
@@ -165,7 +165,7 @@ func (u *unpacker) file(h *tar.Header, name string, r io.Reader) error {
 	if err := u.clear(name); err != nil {
 		return err
 	}
-	// reduced by the umask
+	// The umask reduces the mode.
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fs.FileMode(h.Mode)&0o777)
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func (u *unpacker) file(h *tar.Header, name string, r io.Reader) error {
 	return u.root.Chtimes(name, time.Time{}, h.ModTime)
 }
 
-// content copies to EOF; blocks of zeros become holes, so that a sparse file uses only the space of its data.
+// content copies to EOF. Blocks of zeros become holes, so that a sparse file uses only the space of its data.
 func (u *unpacker) content(f *os.File, r io.Reader) (n int64, err error) {
 	if u.buf == nil {
 		u.buf = make([]byte, 512<<10)
@@ -210,8 +210,8 @@ func (u *unpacker) content(f *os.File, r io.Reader) (n int64, err error) {
 	}
 }
 
-// fill reads until b is full or err is not nil. Unlike io.ReadFull it does not make
-// an end look like one that was cut off.
+// fill reads until b is full or err is not nil. Unlike io.ReadFull, it returns io.EOF also after some bytes, not
+// io.ErrUnexpectedEOF.
 func fill(r io.Reader, b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
 		var m int
@@ -248,7 +248,7 @@ func (u *unpacker) isFile(name string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// finish sets the modes and times of directories, innermost first. None is made writable for others.
+// finish sets the modes and times of directories, innermost first. It makes none writable for group and others.
 func (u *unpacker) finish() error {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
 		h := u.dirs[i]

@@ -17,17 +17,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// userGit runs the user's git with their environment: only it has the credentials and the network access that a
-// remote needs. The daemon does all other work with a repository.
+// userGit runs the user's git with their environment: only it has the credentials and the network access for a
+// remote. The daemon does all other work with a repository.
 type userGit struct {
 	program string
-	dir     string    // in the repository
-	env     []string  // all of it
+	dir     string    // directory in the repository
+	env     []string  // complete environment
 	said    io.Writer // also receives git's messages, sanitized
 }
 
-// userSettings override every configuration. Only what was requested is fetched and pushed; no hook or program runs,
-// and nothing is started in the background.
+// userSettings override every configuration. Only what was requested is fetched and pushed, no hook or program of the
+// repository runs, and nothing is started in the background.
 var userSettings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.alternateRefsCommand=false",
 	"protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always", "protocol.ssh.allow=always",
@@ -39,13 +39,13 @@ var userSettings = []string{
 	"gc.auto=0", "maintenance.auto=false", "core.fsync=all", "core.fsyncMethod=fsync",
 }
 
-// notOurs are the variables that would make git work on something other than the directory that it was started in.
+// notOurs has the variables that would make git work on something other than its working directory.
 var notOurs = []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
 	"GIT_ALTERNATE_OBJECT_DIRECTORIES",
 	"GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE",
 	"GIT_GRAFT_FILE", "GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER", "LC_ALL", "LANGUAGE"}
 
-// gitOf finds git for the repository of a sandbox, and the sandbox.
+// gitOf returns git for the repository of a sandbox, and the sandbox.
 func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGit, wire.Sandbox, error) {
 	st, err := c.Status(ctx, name)
 	if err != nil {
@@ -60,7 +60,7 @@ func (a *app) gitOf(ctx context.Context, c *client.Client, name string) (*userGi
 	return g, sb, err
 }
 
-// userGit finds git, for a directory.
+// userGit returns the user's git for a directory.
 func (a *app) userGit(dir string) (*userGit, error) {
 	program, err := exec.LookPath("git")
 	if err != nil {
@@ -84,7 +84,7 @@ const (
 	maxGitSaid   = 4 << 10
 )
 
-// gitError is a git that ended with an error.
+// gitError is the error of a git that exited with an error.
 type gitError struct {
 	code int
 	said string // beginning of its stderr, sanitized
@@ -97,8 +97,8 @@ func (e *gitError) Error() string {
 	return e.said
 }
 
-// run runs git and returns its output, also with an error, which is a *gitError. When ctx ends git is interrupted,
-// and killed after ten seconds.
+// run runs git and returns its output, also with an error, which is a *gitError if git exited with one. When ctx
+// ends, git is interrupted, and killed after ten seconds.
 func (g *userGit) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -135,11 +135,11 @@ func (g *userGit) quiet() *userGit {
 	return &q
 }
 
-// capped keeps the first bytes written.
+// capped keeps only the first bytes that are written.
 type capped struct {
 	bytes.Buffer
 	most int
-	full func() // called when more is written; nil: the rest is dropped
+	full func() // called when more is written; if nil, the rest is dropped
 }
 
 func (c *capped) Write(p []byte) (int, error) {
@@ -172,7 +172,7 @@ func (g *userGit) remotes(ctx context.Context) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// remote returns the named remote, or by default the one that git would push to or fetch from.
+// remote returns the named remote, or the default remote of git for a push or a fetch.
 func (g *userGit) remote(ctx context.Context, named string, push bool) (string, error) {
 	all, err := g.remotes(ctx)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestClientKill_HangsUpCommand checks that a command is informed that its client was killed,
-// as by ssh: its terminal is hung up, or its input ends.
+// TestClientKill_HangsUpCommand checks that a command notices that its client was killed, as with ssh: its terminal
+// is hung up, or its stdin reaches EOF.
 func TestClientKill_HangsUpCommand(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -31,7 +31,7 @@ func TestClientKill_HangsUpCommand(t *testing.T) {
 
 	term = d.shell()
 	term.foreground("exec sleep 1000")
-	term.master.Close() // the window
+	term.master.Close() // the user closes the window
 	term.gone()
 	d.quiet()
 

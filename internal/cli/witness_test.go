@@ -21,10 +21,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs/rootfstest"
 )
 
-// witness is a program for inside of a sandbox: "witness make DIR" fills DIR with
-// entries of every kind, "witness mess DIR SEED" changes them in every way,
-// "witness dump DIR" lists them, and "witness hold DIR" holds on to some of them
-// in every way, until DIR/go is there, and says what it has then.
+// witness is a program that runs in a sandbox: "witness make DIR" fills DIR with entries of every kind, "witness mess
+// DIR SEED" changes them in every way, "witness dump DIR" lists them, and "witness hold DIR" keeps some of them in
+// use in every way until DIR/go exists, and then prints their state.
 func witness() {
 	if err := witnessed(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "witness:", err)
@@ -43,7 +42,7 @@ func witnessed(what, dir string) error {
 		return dumpOdd(dir, os.Stdout)
 	case "hold":
 		return hold(dir)
-	case "wait": // a program that is being run
+	case "wait": // a program in execution
 		return waitFor(dir)
 	}
 	return fmt.Errorf("what is %q?", what)
@@ -81,7 +80,7 @@ func makeOdd(dir string) error {
 	)
 }
 
-// acl is an access control list with one more user, root.
+// acl returns an access control list with an entry for one more user, root.
 func acl() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
 	for _, e := range [][3]uint32{{0x01, 6, ^uint32(0)}, {0x02, 5, 0}, {0x04, 4, ^uint32(0)}, {0x10, 7, ^uint32(0)},
@@ -93,7 +92,7 @@ func acl() []byte {
 	return b
 }
 
-// mess replaces, removes, adds and changes about half of what there is.
+// mess replaces, removes, adds and changes about half of the entries.
 func mess(dir string, r *rand.Rand) error {
 	fresh := filepath.Join(dir, "fresh")
 	if err := os.Mkdir(fresh, 0o700); err != nil {
@@ -147,7 +146,7 @@ func messOne(p string, d fs.DirEntry, r *rand.Rand) error {
 	if d.Type()&fs.ModeSymlink != 0 {
 		return unix.Lchown(p, 0, 0)
 	}
-	_ = os.Chown(p, r.IntN(3), r.IntN(3)) // an ordinary user has one id only
+	_ = os.Chown(p, r.IntN(3), r.IntN(3)) // fails for an unprivileged user, who has one ID only
 	if d.Type().IsRegular() && r.IntN(2) == 0 {
 		f, err := os.OpenFile(p, os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
@@ -192,7 +191,7 @@ func waitFor(dir string) error {
 	}
 }
 
-// hold begins where everything is as "mess" left it.
+// hold starts with the files as mess left them.
 func hold(dir string) error {
 	if err := os.Chdir(filepath.Join(dir, "cwd")); err != nil {
 		return err
@@ -215,13 +214,13 @@ func hold(dir string) error {
 	}
 	mapped, err := unix.Mmap(int(lib.Fd()), 0, 16000, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE)
 	if err != nil {
-		// Where nothing may be mapped to be executed, for reading will do.
+		// If no executable mapping is allowed, a readable one will do.
 		mapped, err = unix.Mmap(int(lib.Fd()), 0, 16000, unix.PROT_READ, unix.MAP_PRIVATE)
 	}
 	if err != nil {
 		return err
 	}
-	// A program that is run from a file that the rewind changes.
+	// The rewind changes the file of a running program.
 	program := filepath.Join(dir, "running")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -249,7 +248,7 @@ func hold(dir string) error {
 	return told(dir, log, read, mapped, child, watch)
 }
 
-// told says what has become of what is held.
+// told prints the state of what hold uses.
 func told(dir string, log, read *os.File, mapped []byte, child *exec.Cmd, watch int) error {
 	if _, err := log.WriteString("more\n"); err != nil {
 		return err

@@ -20,14 +20,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// boxes gives the engine the boxes of package box.
+// boxes implements the engine's boxes with package box.
 type boxes struct {
 	programs *program.Set
 	caller   plan.Caller
 	lines    *lines
 }
 
-// liveBox is a box.Box whose Exec and Freeze give the engine's interfaces.
+// liveBox is a box.Box whose Exec and Freeze return the engine's interfaces.
 type liveBox struct {
 	*box.Box
 	programs *program.Set
@@ -104,7 +104,7 @@ func onTouch(stops bool) string {
 	return ""
 }
 
-// What a policy can ask for a box can keep.
+// A box can store all the output that a policy can ask for.
 const _ uint = plan.MaxRecord - policy.MaxOutput
 
 func phases(list []engine.Phase) []plan.Phase {
@@ -129,7 +129,7 @@ func (b boxes) Attach(ctx context.Context, runDir string) (engine.Box, error) {
 
 func (boxes) Kill(ctx context.Context, runDir string) error { return box.Kill(ctx, runDir) }
 
-// removeLeft removes what keepers of the home left that were killed while no daemon ran.
+// removeLeft removes the leftovers of monitors that were killed while no daemon ran.
 func removeLeft(home string, log *slog.Logger) {
 	dirs, _ := filepath.Glob(filepath.Join(home, "sandboxes", "*", "run")) // the pattern is right
 	for _, dir := range dirs {
@@ -161,7 +161,7 @@ func (b liveBox) Freeze(ctx context.Context) (engine.Frozen, error) {
 	return frozen{f, b.programs}, nil
 }
 
-// frozen is a box.Frozen whose Suspects and Root give the engine's.
+// frozen is a box.Frozen whose Suspects and Root return the engine's types.
 type frozen struct {
 	*box.Frozen
 	programs *program.Set
@@ -194,16 +194,15 @@ func (b liveBox) Paused(ctx context.Context) (bool, error) {
 	return st.Paused, err
 }
 
-func (b liveBox) Reseal(ctx context.Context, hostname string, seed []byte) (out []engine.ResealStep, err error) {
-	steps, err := b.Box.Reseal(ctx, box.Reseal{Hostname: hostname, Seed: seed})
+func (b liveBox) Rekey(ctx context.Context, hostname string, seed []byte) (out []engine.RekeyStep, err error) {
+	steps, err := b.Box.Rekey(ctx, box.Rekey{Hostname: hostname, Seed: seed})
 	for _, s := range steps {
-		out = append(out, engine.ResealStep(s))
+		out = append(out, engine.RekeyStep(s))
 	}
 	return out, err
 }
 
-// Execs lists the commands that run, and those kept ones that have ended and were
-// not forgotten.
+// Execs lists the running commands, and kept ones that have exited and were not forgotten.
 func (b liveBox) Execs(ctx context.Context) ([]wire.ExecInfo, error) {
 	st, err := b.Status(ctx)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 )
 
-// TestRemoveLeft_RemovesGroupsWithoutMonitor has directories in the place of control groups.
-// Those of a sandbox with a live monitor, and those of another home, stay.
+// TestRemoveLeft_RemovesGroupsWithoutMonitor uses directories in place of control groups. Those of a sandbox with
+// a live monitor, and those of another home, are kept.
 func TestRemoveLeft_RemovesGroupsWithoutMonitor(t *testing.T) {
 	t.Parallel()
 	home, groups := t.TempDir(), t.TempDir()

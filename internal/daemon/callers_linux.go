@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// courtesy is how long a daemon waits for a request that is on its way, however short
-// the time is after which it would be idle.
+// courtesy is the minimum time that a daemon waits for an expected request, even if its idle time is shorter.
 const courtesy = 5 * time.Second
 
 // callers counts the connections to the daemon's own socket.
 type callers struct{ open atomic.Int64 }
 
-// note is an http.Server's ConnState.
+// note is the ConnState hook of an http.Server.
 func (c *callers) note(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:

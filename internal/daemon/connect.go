@@ -20,7 +20,7 @@ import (
 // Starter describes how to reach a daemon, and how to start one.
 type Starter struct {
 	Home   string // absolute
-	Socket string // "" is the home's; a daemon is never started for another one
+	Socket string // "" is the home's; a daemon is only started for that one
 	// Args are the arguments that make the program serve; the flags "--home", "--idle" and "--ready-fd" are added.
 	Args []string
 	Name string   // argv[0]
@@ -28,8 +28,8 @@ type Starter struct {
 	Idle string   // value of --idle
 }
 
-// Connect connects to the daemon, and starts it if none runs. It is safe for concurrent use, also by several
-// processes: one daemon results.
+// Connect connects to the daemon, and starts it if none runs. It is safe for concurrent use, even from several
+// processes: they start one daemon.
 func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 	conn, err := s.meet(ctx)
 	if err == nil {
@@ -60,8 +60,8 @@ func (s Starter) Connect(ctx context.Context) (net.Conn, error) {
 // errDead means that a daemon exited after the connection and before its answer.
 var errDead = errors.New("the daemon has just exited")
 
-// meet connects to a daemon and makes sure that it answers. One that is being killed still listens for a moment: a
-// request on such a connection would be lost, without knowing whether it was carried out.
+// meet connects to a daemon and makes sure that it answers. A daemon that is being killed still listens for a
+// moment. A request on such a connection would be lost, and the client could not know whether it was carried out.
 func (s Starter) meet(ctx context.Context) (_ net.Conn, err error) {
 	conn, err := s.Dial(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s Starter) meet(ctx context.Context) (_ net.Conn, err error) {
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if _, err = io.WriteString(conn, "HEAD /v1/ping HTTP/1.1\r\nHost: coppice\r\n\r\n"); err == nil {
-		// The answer has no body, and nothing follows it until we ask again.
+		// The answer has no body, and the daemon sends nothing more before the next request.
 		answer := make([]byte, 0, 1024)
 		for err == nil && !bytes.HasSuffix(answer, []byte("\r\n\r\n")) && len(answer) < cap(answer) {
 			var n int
@@ -87,7 +87,7 @@ func (s Starter) meet(ctx context.Context) (_ net.Conn, err error) {
 	return conn, nil
 }
 
-// Holder returns the process that claims to serve a home; held is false if none does. It may name one that was
+// Holder returns the process that claims to serve a home; held is false if none does. That process may have been
 // killed.
 func Holder(home string) (pid int, held bool) {
 	b, err := os.ReadFile(filepath.Join(home, "lock"))
@@ -98,7 +98,7 @@ func Holder(home string) (pid int, held bool) {
 	return pid, err == nil
 }
 
-// Dial connects to a daemon that runs.
+// Dial connects to a running daemon.
 func (s Starter) Dial(ctx context.Context) (net.Conn, error) {
 	socket := s.Socket
 	if socket == "" {

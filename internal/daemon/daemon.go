@@ -4,11 +4,11 @@
 //
 // The files in a home:
 //
-//	format       "coppice home 1\n": what the rest is
-//	lock         flock of the daemon that serves this home; holds its pid
+//	format       "coppice home 1\n": the version of the layout
+//	lock         flock of the daemon that serves this home; contains its pid
 //	daemon.sock  the API, 0600
-//	preview.key  signs links to ports, 0600; made with the first of them
-//	daemon.log   what a daemon that was started by itself had to say
+//	preview.key  signs links to ports, 0600; created with the first link
+//	daemon.log   log of a daemon that was started automatically
 //
 // The home itself is 0700. Everything else in it belongs to the engine.
 package daemon
@@ -38,25 +38,23 @@ type Options struct {
 	Home    string        // absolute
 	Version string        // of this build, for status
 	Idle    time.Duration // idle time without live sandboxes after which the daemon exits; 0 is never
-	// Memory is the soft limit of the daemon's own memory, in bytes; 0 derives one from
-	// its control group and the host's memory.
+	// Memory is the soft limit of the daemon's own memory, in bytes; 0 derives it from the control group and the
+	// host's memory.
 	Memory int64
 	// RealUID and RealGID are the IDs of the daemon outside its own user namespace; -1 if it has none.
 	RealUID, RealGID int
 	// UserHome is the user's home from the environment: ~ in a policy, in addition to that of the user database.
 	UserHome string
-	// UserConfig and UserPath are his XDG_CONFIG_HOME and PATH: for his git.
+	// UserConfig and UserPath are the user's XDG_CONFIG_HOME and PATH, for git.
 	UserConfig, UserPath string
-	// ExecPath is the directory of helper programs that were not built in; "" is that of the
-	// running program.
+	// ExecPath is the directory of helper programs that are not built in; "" is that of the running program.
 	ExecPath string
 	// Ready receives one line when the daemon serves or has failed, and is then closed. It is set for a daemon that
 	// was started automatically, which logs to LogPath and waits for a predecessor to exit; it is nil for one in the
 	// foreground, which logs to Stderr and fails at once.
 	Ready  io.WriteCloser
 	Stderr io.Writer
-	// HTTP is where else than on the home's socket the API is served; not with
-	// Ready.
+	// HTTP configures a TCP listener of the API in addition to the home's socket. It must not be used with Ready.
 	HTTP HTTP
 }
 
@@ -66,12 +64,12 @@ type ready struct {
 	Error *wire.Error `json:"error,omitempty"`
 }
 
-// tell sends err, or that all is well, to whoever started the daemon.
+// tell reports err, or success, to the process that started the daemon.
 func tell(w io.WriteCloser, err error) {
 	m := ready{OK: err == nil}
 	if err != nil {
 		m.Error = &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
 	}
-	_ = json.NewEncoder(w).Encode(m) // the starter may be gone; the daemon is not the worse for it
+	_ = json.NewEncoder(w).Encode(m) // the starting process may be gone, which does no harm
 	_ = w.Close()
 }

@@ -45,7 +45,7 @@ func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
 	}
 	at := addr.String()
 	if strings.HasPrefix(opt.Addr, ":") {
-		at = opt.Addr // of what families the host has
+		at = opt.Addr // the address families depend on the host
 	}
 	var lc net.ListenConfig
 	d.ln, err = lc.Listen(ctx, "tcp", at)
@@ -56,7 +56,7 @@ func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
 	return d, nil
 }
 
-// url is where the door is.
+// url returns the address of the door.
 func (d *tcpDoor) url() string {
 	scheme := "http://"
 	if d.cert != nil {
@@ -65,7 +65,7 @@ func (d *tcpDoor) url() string {
 	return scheme + d.ln.Addr().String()
 }
 
-// listeners are for status.
+// listeners returns the listeners for status.
 func (opt Options) listeners(d *tcpDoor) []wire.Listener {
 	out := []wire.Listener{{URL: "unix://" + SocketPath(opt.Home), Auth: wire.AuthPeer}}
 	if d != nil {
@@ -78,7 +78,7 @@ func (opt Options) listeners(d *tcpDoor) []wire.Listener {
 	return out
 }
 
-// serve starts to serve, behind a guard, which is informed of revoked tokens. The error that ends it is sent to
+// serve starts to serve behind a guard, which is informed of revoked tokens. It sends the error of the server to
 // failed.
 func (d *tcpDoor) serve(
 	api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger, failed chan<- error,
@@ -106,8 +106,8 @@ func (d *tcpDoor) serve(
 	go func() { failed <- d.srv.ServeTLS(ln, "", "") }()
 }
 
-// maxConns is the maximum number of TCP connections: half of this process's descriptors, so that strangers cannot use
-// all.
+// maxConns is the maximum number of TCP connections: half of this process's descriptors, so that TCP clients
+// cannot use all of them.
 func maxConns() int {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur/2 >= 4096 {
@@ -116,7 +116,7 @@ func maxConns() int {
 	return int(max(1, l.Cur/2))
 }
 
-// shutdown lets requests end until ctx does.
+// shutdown waits for requests to end, at most until ctx ends.
 func (d *tcpDoor) shutdown(ctx context.Context) {
 	if d == nil || d.srv == nil {
 		return
@@ -132,21 +132,21 @@ func (d *tcpDoor) close() {
 	}
 }
 
-// certEvery is how often the files of a certificate are looked at, at most.
+// certEvery is the minimum time between two checks of a certificate's files.
 const certEvery = 5 * time.Second
 
-// certificate is one from files, which is read again when they have changed.
+// certificate is a certificate that is read again when its files have changed.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger // set before get
 
 	mu     sync.Mutex
 	cert   *tls.Certificate // guarded by mu
-	print  [2]filePrint     // of the files that cert was read from; guarded by mu
+	print  [2]filePrint     // of the files of cert; guarded by mu
 	looked time.Time        // guarded by mu
 }
 
-// filePrint changes when a file does.
+// filePrint changes when the file changes.
 type filePrint struct {
 	size    int64
 	changed time.Time

@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ports"
 )
 
-// writeCert writes a certificate of its own for 127.0.0.1.
+// writeCert writes a self-signed certificate for 127.0.0.1.
 func writeCert(t *testing.T, certFile, keyFile string, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -63,7 +63,7 @@ func TestDoor_ReloadsRenewedCertificate(t *testing.T) {
 	d.serve(nil, ports.New(ports.Options{}), &auth.Tokens{}, slog.New(slog.DiscardHandler), make(chan error, 1))
 	defer d.shutdown(t.Context())
 	serial := func(least uint16) int64 {
-		// The test looks at which certificate it is, and not whether to trust it.
+		// The test checks which certificate is served, not whether to trust it.
 		c, err := tls.Dial("tcp", d.ln.Addr().String(),
 			&tls.Config{InsecureSkipVerify: true, MinVersion: least, MaxVersion: least})
 		if err != nil {
@@ -77,14 +77,14 @@ func TestDoor_ReloadsRenewedCertificate(t *testing.T) {
 		t.Errorf("serial %d", got)
 	}
 	if got := serial(tls.VersionTLS11); got != -1 {
-		t.Error("TLS 1.1 is spoken")
+		t.Error("TLS 1.1 was accepted")
 	}
 	if err := os.WriteFile(certFile, []byte("half a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	look()
 	if got := serial(tls.VersionTLS13); got != 1 {
-		t.Errorf("while the file is no certificate: serial %d", got)
+		t.Errorf("while the file is not a certificate: serial %d", got)
 	}
 	writeCert(t, certFile, keyFile, 2)
 	look()

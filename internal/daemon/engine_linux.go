@@ -37,20 +37,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// engineConfig is what newEngine gets.
+// engineConfig is the configuration of newEngine.
 type engineConfig struct {
 	Home             string // absolute, 0700, locked
-	RealUID, RealGID int    // outside the daemon's user namespace; -1 when it has none
-	UserHome         string // of whoever the daemon runs for, as the environment has it; "" is unknown
-	UserConfig       string // XDG_CONFIG_HOME of his
-	UserPath         string // PATH of his
-	Memory           int64  // that the daemon may use, in bytes
+	RealUID, RealGID int    // outside the daemon's user namespace; -1 if it has none
+	UserHome         string // home of the daemon's user, from the environment; "" if unknown
+	UserConfig       string // XDG_CONFIG_HOME of the user
+	UserPath         string // PATH of the user
+	Memory           int64  // maximum memory of the daemon, in bytes
 	Log              *slog.Logger
 	Lines            *lines       // opened for boxes before they start
 	Programs         *program.Set // outlives the engine
 }
 
-// whole is an engine with what it stands on, so that one Close ends all.
+// whole is an engine with its stores. One Close closes all of them.
 type whole struct {
 	*engine.Engine
 	*audit.Reader           // the engine's
@@ -72,7 +72,7 @@ type whole struct {
 	ledger *ledger.Ledger
 }
 
-// store gives where tokens are kept.
+// store returns the database that stores tokens.
 func (w *whole) store() *meta.DB { return w.db }
 
 // Answer implements httpapi.Answers.
@@ -83,12 +83,12 @@ func (w *whole) KeepAnswer(ctx context.Context, key string, answer []byte, keep 
 	return w.db.KeepAnswer(ctx, key, answer, keep)
 }
 
-// Close closes the engine and the stores below it. Keepers continue.
+// Close closes the engine and the stores below it. Monitors continue.
 func (w *whole) Close() error {
 	return errors.Join(w.Engine.Close(), w.layers.Close(), w.images.Close(), w.ledger.Close(), w.db.Close())
 }
 
-// OpenFiles opens live files, as the API knows it.
+// OpenFiles opens live files for the API.
 func (w *whole) OpenFiles(ctx context.Context, name string) (httpapi.Files, error) {
 	f, err := w.Files.Open(ctx, name)
 	if err != nil {
@@ -97,7 +97,7 @@ func (w *whole) OpenFiles(ctx context.Context, name string) (httpapi.Files, erro
 	return f, nil
 }
 
-// OpenPast is that of Histories, as the API knows it.
+// OpenPast is Histories.OpenPast for the API.
 func (w *whole) OpenPast(ctx context.Context, name, ref string) (httpapi.PastFiles, error) {
 	f, err := w.Histories.OpenPast(ctx, name, ref)
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *whole) OpenPast(ctx context.Context, name, ref string) (httpapi.PastFil
 	return f, nil
 }
 
-// newEngine wires the rooms below into an engine.
+// newEngine opens the stores, and creates an engine with them.
 func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	var undone undo.Stack
 	defer func() { undone.Run(&err) }()
@@ -164,8 +164,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	}, nil
 }
 
-// newDrivers makes the drivers that the home's file system has; the probe tells
-// people about the others.
+// newDrivers creates the drivers that the home's file system supports. The probe reports why others are
+// unavailable.
 func newDrivers(home string, root bool, layers *layer.Store) (map[string]rootfs.Driver, error) {
 	deps := rootfs.Deps{Home: home, Root: root,
 		Materialise: func(ctx context.Context, st rootspec.Stack, dst string) error {

@@ -2,7 +2,8 @@ package daemon
 
 import "strconv"
 
-// ExitError means that a daemon which ran in place of this process has failed, and has reported the reason itself.
+// ExitError means that a daemon that ran as a child of this process has failed, and has reported the reason
+// itself.
 type ExitError struct{ Code int }
 
 // Error returns a text with the exit code.

@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// tryGVisor starts a sandbox of tier gvisor whose root has nothing, below the home, and
-// ends it.
+// tryGVisor starts and stops a sandbox of tier gvisor with an empty root, below the home.
 func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
 	sentry, err := h.programs.File(program.Sentry)
 	if err != nil {
@@ -58,12 +57,11 @@ func (h hostFacts) tryGVisor(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { <-b.Gone() }() // it lets go of the root
+	defer func() { <-b.Gone() }() // after that, the root is unused
 	return b.Stop(ctx, 0)
 }
 
-// isStatic refuses a binary that needs others to be started: the root in which a kernel
-// starts has nothing else.
+// isStatic refuses a dynamically linked binary: the root in which the gVisor kernel starts is empty.
 func isStatic(binary string) error {
 	f, err := elf.Open(binary)
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
-// format is what the file "format" of a home says.
+// format is the content of the file "format" of a home.
 const format = "coppice home 1\n"
 
-// maxLog is the size at which a new daemon begins a new log, in bytes.
+// maxLog is the size of a log, in bytes, at which a new daemon starts a new file.
 const maxLog = 4 << 20
 
 // errServed means that another daemon serves the home already.
@@ -38,8 +38,8 @@ type home struct {
 	ln   *net.UnixListener // nil before listen
 }
 
-// openHome creates a missing home, checks it, and locks it. If another process holds the lock, it waits that long for
-// it to exit or to serve (errServed); without wait it fails.
+// openHome creates a missing home, checks it, and locks it. If another process holds the lock, it waits for the
+// duration wait until that process exits or serves (errServed). With wait 0 it fails at once.
 func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, homeFault(err, "create the home %s", path)
@@ -121,8 +121,8 @@ func (h *home) check() error {
 	default:
 		names, err := h.dir.Readdirnames(8)
 		for _, n := range names {
-			// "lock" may be there already: of a daemon that begins as we do, or
-			// that died here. "lost+found" is in every fresh file system.
+			// "lock" may exist already: another daemon may be starting, or one was killed here. "lost+found" is
+			// in every fresh file system.
 			if n != "lock" && n != "lost+found" && n != "format" && !strings.HasPrefix(n, ".format-") {
 				return fault.New(fault.Invalid, "%s is not empty and not a Coppice home", h.path).
 					WithHint("set COPPICE_HOME to a new or empty directory")
@@ -135,8 +135,8 @@ func (h *home) check() error {
 			return homeFault(err, "create the home %s", h.path)
 		}
 	}
-	// What is made below a set-group-ID directory gets its group, which the user namespace of an ordinary user
-	// does not map: nothing could be changed in a live root.
+	// Files below a set-group-ID directory get its group. The user namespace of an ordinary user does not map
+	// that group, so nothing in a live root could be changed.
 	if int(st.Gid) != os.Getegid() && st.Mode&unix.S_ISGID != 0 {
 		if err := h.dir.Chown(-1, os.Getegid()); err != nil {
 			return homeFault(err, "change the group of the home %s", h.path)
@@ -150,7 +150,7 @@ func (h *home) check() error {
 	return nil
 }
 
-// writeFormat is atomic, also against another process that does the same.
+// writeFormat writes the file atomically, even if another process does the same.
 func writeFormat(name string) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".format-")
 	if err != nil {
@@ -195,8 +195,7 @@ func homeFault(err error, format string, args ...any) error {
 	return e
 }
 
-// openLog opens the log and makes it the process's own stdout and stderr, so
-// that a crash is in it.
+// openLog opens the log and makes it the process's stdout and stderr, so that it also contains crashes.
 func (h *home) openLog() (*os.File, error) {
 	name := LogPath(h.path)
 	if st, err := os.Lstat(name); err == nil && st.Size() > maxLog {
@@ -217,7 +216,7 @@ func (h *home) openLog() (*os.File, error) {
 	return f, nil
 }
 
-// Close unlocks the home. The zero value and a half-opened home may be closed.
+// Close unlocks the home. It may be called on the zero value and on a partly opened home.
 func (h *home) Close() {
 	h.unlisten()
 	if h.held {
@@ -231,7 +230,7 @@ func (h *home) Close() {
 
 // listen creates the socket. It replaces one of an earlier daemon: this process holds the lock.
 func (h *home) listen() (net.Listener, error) {
-	dir := fmt.Sprintf("/proc/self/fd/%d/.", h.dir.Fd()) // the one that is locked
+	dir := fmt.Sprintf("/proc/self/fd/%d/.", h.dir.Fd()) // the locked directory, whatever its path is now
 	ln, err := unixsock.Listen(dir, filepath.Base(SocketPath(h.path)), 0o600)
 	if err != nil {
 		return nil, homeFault(err, "create the socket in %s", h.path)
@@ -243,16 +242,15 @@ func (h *home) listen() (net.Listener, error) {
 // unlisten removes the socket's name, so that no new client connects.
 func (h *home) unlisten() {
 	if h.ln != nil {
-		_ = os.Remove(SocketPath(h.path)) // a dead name is taken over by the next daemon
+		_ = os.Remove(SocketPath(h.path)) // the next daemon replaces a leftover socket
 	}
 }
 
-// acceptLast waits, after unlisten, until everybody has been accepted who found the
-// socket's name: whoever waits when it is closed is told that his connection was
-// reset.
+// acceptLast waits, after unlisten, until all clients that found the socket's name are accepted. Clients that
+// still wait when the socket is closed get a connection reset.
 func (h *home) acceptLast() {
 	const (
-		found = 50 * time.Millisecond // from finding the name to standing in the queue
+		found = 50 * time.Millisecond // from finding the name to waiting in the queue
 		most  = 5 * time.Second
 	)
 	for end := time.Now().Add(most); time.Now().Before(end); {
@@ -276,8 +274,8 @@ func waiting(ln *net.UnixListener) bool {
 	return err == nil && n > 0
 }
 
-// ownListener accepts connections of one user only. The mode of socket and home
-// keeps others out already; this holds also where modes are not honoured.
+// ownListener accepts connections of one user only. The modes of socket and home already exclude others; this
+// also protects where modes have no effect.
 type ownListener struct {
 	*net.UnixListener
 	uid uint32

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/client"
 )
 
-// TestHome_AcceptsLastCallersOnClose checks that clients that connected before the socket was
-// removed are accepted, however long that takes, and that after them the close waits for no other.
+// TestHome_AcceptsLastCallersOnClose checks that clients that connected before the socket was removed are
+// accepted, however long that takes, and that the close then waits for no other client.
 func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	t.Parallel()
 	h, err := openHome(t.Context(), t.TempDir()+"/home", 0)
@@ -42,11 +42,11 @@ func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	h.unlisten()
 	if c, err := client.DialSocket(t.Context(), SocketPath(h.path)); err == nil {
 		c.Close()
-		t.Error("the socket is still there")
+		t.Error("the socket still exists")
 	}
 	calls.Go(func() {
 		for range callers {
-			time.Sleep(70 * time.Millisecond) // longer than one look
+			time.Sleep(70 * time.Millisecond) // longer than one poll
 			c, err := ln.Accept()
 			if err != nil {
 				t.Error(err)
@@ -57,7 +57,7 @@ func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	})
 	h.acceptLast()
 	if waiting(h.ln) {
-		t.Error("somebody waits")
+		t.Error("a connection still waits")
 	}
 	if err := ln.Close(); err != nil {
 		t.Error(err)
@@ -65,8 +65,8 @@ func TestHome_AcceptsLastCallersOnClose(t *testing.T) {
 	calls.Wait()
 }
 
-// What is made in a home in a directory of a group does not get that group: an ordinary user's namespace does not
-// map it.
+// TestAHome_DoesNotInheritAGroup checks that files in a home do not get the group of a set-group-ID parent
+// directory: the user namespace of an ordinary user does not map that group.
 func TestAHome_DoesNotInheritAGroup(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

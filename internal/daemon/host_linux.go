@@ -23,7 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// hostFacts is what the engine is told about the machine that it runs on.
+// hostFacts describes the host to the engine.
 type hostFacts struct {
 	programs *program.Set
 	home     string
@@ -45,13 +45,12 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 		if uid < 0 {
 			uid, gid = os.Getuid(), os.Getgid()
 		}
-		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) // ids of the system
+		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) // IDs of the host
 	}
 	return h, lookUp(&h.caller)
 }
 
-// lookUp completes the caller from the host's own list of users. One that is not
-// there has no name.
+// lookUp completes the caller from the host's user database. An unknown user has no name.
 func lookUp(c *plan.Caller) error {
 	f, err := os.Open("/etc/passwd")
 	if err != nil {
@@ -71,7 +70,7 @@ func lookUp(c *plan.Caller) error {
 	return nil
 }
 
-// homes are the directories that ~ stands for in a policy.
+// homes returns the directories that ~ stands for in a policy.
 func (h hostFacts) homes(env string) (out []string) {
 	for _, home := range []string{env, h.caller.Home} {
 		if home = filepath.Clean(home); filepath.IsAbs(home) && !slices.Contains(out, home) {
@@ -79,12 +78,12 @@ func (h hostFacts) homes(env string) (out []string) {
 		}
 	}
 	if len(out) == 0 {
-		out = []string{"/"} // what a shell without a home makes of it
+		out = []string{"/"} // as in a shell without HOME
 	}
 	return out
 }
 
-// probe says what this host can do.
+// probe reports the capabilities of this host.
 func (h hostFacts) probe(ctx context.Context, q engine.HostQuestion) (wire.ProbeReport, error) {
 	init, err := h.programs.File(program.Init)
 	if err != nil {
@@ -97,8 +96,8 @@ func (h hostFacts) probe(ctx context.Context, q engine.HostQuestion) (wire.Probe
 	return probe.Wire(ctx, o)
 }
 
-// printed are the places whose change says that the system was changed: package
-// managers and installers rename files into them.
+// printed are the paths whose change times show that the system was changed: package managers and installers
+// rename files into them.
 var printed = []string{
 	"/", "/bin", "/etc", "/etc/passwd", "/lib", "/lib64", "/opt", "/sbin", "/usr", "/usr/bin", "/usr/include",
 	"/usr/lib", "/usr/lib64",
@@ -107,8 +106,7 @@ var printed = []string{
 	"/usr/share", "/var/lib/dpkg/status", "/var/lib/rpm", "/var/lib/apk", "/var/lib/pacman/local",
 }
 
-// print is a fingerprint of the host's system directories, from the change times
-// of a few of them.
+// print returns a fingerprint of the host's system directories, from the change times of a few of them.
 func (h hostFacts) print() string {
 	sum := sha256.New()
 	for _, p := range printed {
@@ -122,8 +120,8 @@ func (h hostFacts) print() string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// importOptions says what host-copy imports: the system, not the homes of people,
-// nor what is mounted, nor what is made anew at every start.
+// importOptions selects what host-copy imports: the system, without users' homes, mounts, and directories that
+// are created at every boot.
 func (h hostFacts) importOptions() (layer.ImportOptions, error) {
 	empty := []string{"/dev", "/home", "/media", "/mnt", "/proc", "/root", "/run", "/sys", "/tmp", "/var/tmp",
 		"/var/cache/apt/archives", "/lost+found"}

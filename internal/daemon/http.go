@@ -19,8 +19,8 @@ type HTTP struct {
 	Single          string   // a sandbox whose operations are also served at /v1/
 }
 
-// check refuses insecure configurations before anything is opened. byItself means that the daemon's output is not
-// seen.
+// check refuses insecure configurations before anything is opened. byItself means that the daemon was started
+// automatically, so that no user sees its output.
 func (h HTTP) check(byItself bool) error {
 	if h.Addr == "" {
 		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 {

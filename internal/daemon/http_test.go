@@ -49,6 +49,6 @@ func TestHTTP_RefusesUnsafeOptions(t *testing.T) {
 	}
 	if err := (HTTP{Addr: "127.0.0.1:0"}).
 		check(true); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "started automatically") {
-		t.Errorf("by itself: %v", err)
+		t.Errorf("started automatically: %v", err)
 	}
 }

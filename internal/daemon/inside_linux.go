@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inside is a listener within the daemon: a server of another protocol uses it to call the API on behalf of a
+// inside is a listener within the daemon. A server of another protocol uses it to call the API on behalf of a
 // principal, with exactly that principal's rights at the time of each call.
 type inside struct {
 	tokens *auth.Tokens
@@ -22,7 +22,7 @@ type inside struct {
 	once   sync.Once
 
 	mu   sync.Mutex
-	open map[*callerConn]bool // with a token; guarded by mu
+	open map[*callerConn]bool // connections with a token; guarded by mu
 }
 
 func newInside(tokens *auth.Tokens) *inside {
@@ -33,11 +33,11 @@ func newInside(tokens *auth.Tokens) *inside {
 type callerConn struct {
 	net.Conn
 	in     *inside
-	who    auth.Principal // guarded by in.mu until it is handed over
+	who    auth.Principal // guarded by in.mu until the connection is accepted
 	expiry *time.Timer    // nil: never
 }
 
-// Close may be called again.
+// Close closes the connection. It may be called again.
 func (c *callerConn) Close() error {
 	if c.expiry != nil {
 		c.expiry.Stop()
@@ -48,8 +48,8 @@ func (c *callerConn) Close() error {
 	return c.Conn.Close()
 }
 
-// client returns a client that calls as who. Its connections are not reused, and end with who's token; each gets the
-// token's current rights, so that new forks are visible at once.
+// client returns a client that calls as who. Its connections are not reused, and end with who's token. Each gets
+// the token's current rights, so that new forks are visible at once.
 func (in *inside) client(who auth.Principal) *client.Client {
 	return client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) {
 		ours, theirs := net.Pipe()
@@ -65,23 +65,23 @@ func (in *inside) client(who auth.Principal) *client.Client {
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
-		_ = c.Close() // a pipe's end
+		_ = c.Close() // closing a pipe never fails
 		return nil, err
 	}})
 }
 
-// admit makes a connection one of who's, as far as that is known by now.
+// admit creates a connection with the current rights of who.
 func (in *inside) admit(ctx context.Context, end net.Conn, who auth.Principal) (*callerConn, error) {
 	c := &callerConn{Conn: end, in: in, who: who}
 	if who.TokenID == "" {
 		return c, nil
 	}
 	in.mu.Lock()
-	in.open[c] = true // first: what is revoked from now on ends it
+	in.open[c] = true // before the check: a revocation from now on closes it
 	in.mu.Unlock()
 	tok, err := in.tokens.Good(ctx, who.TokenID)
 	if err != nil {
-		_ = c.Close() // a pipe's end
+		_ = c.Close() // closing a pipe never fails
 		return nil, err
 	}
 	in.mu.Lock()
@@ -104,11 +104,11 @@ func (in *inside) drop(tokenID string) {
 	}
 	in.mu.Unlock()
 	for _, c := range gone {
-		_ = c.Conn.Close() // a pipe's end
+		_ = c.Conn.Close() // closing a pipe never fails
 	}
 }
 
-// Accept is that of net.Listener.
+// Accept implements net.Listener.
 func (in *inside) Accept() (net.Conn, error) {
 	select {
 	case c := <-in.conns:
@@ -118,13 +118,13 @@ func (in *inside) Accept() (net.Conn, error) {
 	}
 }
 
-// Close is that of net.Listener.
+// Close implements net.Listener.
 func (in *inside) Close() error {
 	in.once.Do(func() { close(in.closed) })
 	return nil
 }
 
-// Addr is that of net.Listener.
+// Addr implements net.Listener.
 func (in *inside) Addr() net.Addr { return insideAddr{} }
 
 type insideAddr struct{}
@@ -132,7 +132,7 @@ type insideAddr struct{}
 func (insideAddr) Network() string { return "inside" }
 func (insideAddr) String() string  { return "inside" }
 
-// server serves the API there.
+// server returns a server of the API for the listener.
 func (in *inside) server(api http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{Handler: api, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {

@@ -17,7 +17,7 @@ import (
 
 // oneToken is a store with one token, or none.
 type oneToken struct {
-	auth.Store // panics where it is not expected to be asked
+	auth.Store // a call of a method that oneToken does not implement panics
 
 	mu  sync.Mutex
 	tok *auth.Token // guarded by mu
@@ -38,8 +38,8 @@ func (s *oneToken) set(tok *auth.Token) {
 	s.tok = tok
 }
 
-// TestInsideCalls_UseCurrentToken checks that a call within the daemon has the rights that its
-// token has by then, and ends with the token.
+// TestInsideCalls_UseCurrentToken checks that a call within the daemon has the current rights of its token, and
+// ends with the token.
 func TestInsideCalls_UseCurrentToken(t *testing.T) {
 	t.Parallel()
 	const id = "00000001"
@@ -61,7 +61,7 @@ func TestInsideCalls_UseCurrentToken(t *testing.T) {
 	defer c.Close()
 
 	if _, err := c.Head(t.Context(), "a"); !client.IsKind(err, client.KindDenied) {
-		t.Errorf("a token that is no more: %v", err)
+		t.Errorf("a deleted token: %v", err)
 	}
 	for _, boxes := range [][]string{{"1"}, {"1", "2"}} {
 		store.set(&auth.Token{ID: id, Scope: auth.Read, Sandboxes: boxes})
@@ -86,18 +86,18 @@ func TestInsideCalls_UseCurrentToken(t *testing.T) {
 	in.drop(id)
 	<-ended
 	if err := <-failed; err == nil {
-		t.Error("it was revoked, and answered")
+		t.Error("a call with a revoked token was answered")
 	}
 	store.set(&auth.Token{ID: id, Scope: auth.Read, Expires: time.Now().Add(2 * time.Second)})
 	failed = wait()
 	<-ended
 	if err := <-failed; err == nil {
-		t.Error("it has expired, and was answered")
+		t.Error("a call with an expired token was answered")
 	}
-	srv.Close() // ends what it has not ended yet
+	srv.Close() // closes the remaining connections
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if len(in.open) != 0 {
-		t.Errorf("%d connections are kept", len(in.open))
+		t.Errorf("%d connections are left", len(in.open))
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 )
 
-// openLedger opens the ledger of a home, and says what a crash left of it.
+// openLedger opens the ledger of a home, and logs the damage that a crash left.
 func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 	l, found, err := ledger.Open(dir, ledger.Options{})
 	if err != nil {
@@ -28,7 +28,7 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 	return l, nil
 }
 
-// callerOf names who makes a request.
+// callerOf describes the caller of a request.
 func callerOf(ctx context.Context) string {
 	if audit.Inside(ctx) {
 		return "the sandbox itself"

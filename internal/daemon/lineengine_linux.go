@@ -6,7 +6,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// adapted is the engine as the line protocol knows it.
+// adapted adapts the engine to the line protocol.
 type adapted struct{ backend }
 
 // derive implements lineEngine.
@@ -17,7 +17,7 @@ func (a adapted) Checkout(ctx context.Context, name, ref string, inPlace bool) (
 	return a.backend.Checkout(ctx, name, wire.CheckoutRequest{Node: ref, InPlace: inPlace})
 }
 
-// swept is the engine as the API knows it: with a sandbox goes its socket.
+// swept adapts the engine to the API. It removes the socket of a removed sandbox.
 type swept struct {
 	backend
 	lines *lines

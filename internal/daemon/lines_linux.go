@@ -22,11 +22,11 @@ import (
 
 // Names in a sandbox's directory.
 const (
-	lineSocket  = "line.sock"    // who asked for it finds it there after a restart, too
-	lineSpawned = "spawned.json" // what was started by it
+	lineSocket  = "line.sock"    // its name is the same after a restart
+	lineSpawned = "spawned.json" // commands started through the socket
 )
 
-// levels are the access levels of the inside by policy; other values have no socket.
+// levels are the access levels of clients inside, by policy. Other values have no socket.
 var levels = map[string]lineapi.Level{wire.SelfRead: lineapi.Read, wire.SelfRewind: lineapi.Rewind}
 
 // lines are the sockets of the line protocol: outside, one for each sandbox whose owner requested it, and inside, one
@@ -36,13 +36,13 @@ type lines struct {
 	base   context.Context
 	log    *slog.Logger
 	guard  *lineapi.Guard
-	memory *admission.Gate // nil: whatever a request needs
+	memory *admission.Gate // nil: no limit
 
 	ready chan struct{} // closed when eng is set
 	eng   lineEngine
 
 	mu      sync.Mutex
-	closed  bool             // guarded by mu: work takes no more
+	closed  bool             // guarded by mu: no new work is started
 	outside map[string]*door // guarded by mu; by the sandbox's id
 	inside  map[string]*door // guarded by mu; by the sandbox's id
 	work    sync.WaitGroup
@@ -54,7 +54,7 @@ type door struct {
 	ln        net.Listener
 	once      sync.Once
 	closing   chan struct{} // closed by shut
-	gone      chan struct{} // closed when nobody is served any more
+	gone      chan struct{} // closed when all connections have ended
 }
 
 func newDoor(dir, name string, ln net.Listener) *door {
@@ -68,13 +68,13 @@ func (d *door) shut() {
 }
 
 // remove removes the socket file.
-func (d *door) remove() { _ = os.Remove(filepath.Join(d.dir, d.name)) } // it may have gone with its sandbox
+func (d *door) remove() { _ = os.Remove(filepath.Join(d.dir, d.name)) } // it may have been removed with its sandbox
 
-// lineEngine is the engine as the line protocol needs it.
+// lineEngine is the engine for the line protocol.
 type lineEngine interface {
 	lineapi.Engine
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
-	// derive gives the secret of a key of the home for a purpose.
+	// derive returns a secret of the home for a purpose.
 	derive(purpose string) []byte
 }
 
@@ -90,7 +90,7 @@ func (l *lines) serve(eng lineEngine) {
 	l.do(l.restore)
 }
 
-// do runs fn beside, unless close was called.
+// do runs fn in a goroutine, unless close was called.
 func (l *lines) do(fn func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,7 @@ func (l *lines) close() {
 	l.work.Wait()
 }
 
-// busy reports whether clients may connect: the daemon then does not exit.
+// busy reports whether clients may connect. The daemon then does not exit.
 func (l *lines) busy() bool {
 	l.sweep()
 	l.mu.Lock()
@@ -117,7 +117,7 @@ func (l *lines) busy() bool {
 	return len(l.outside)+len(l.inside) > 0
 }
 
-// sweep shuts the sockets of sandboxes that were removed.
+// sweep closes the sockets of removed sandboxes.
 func (l *lines) sweep() {
 	l.mu.Lock()
 	var dead []*door
@@ -196,7 +196,7 @@ func (l *lines) openInside(id, runDir, self string) (*door, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fault.Wrap(err, "create the sandbox's own socket")
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+	if err := os.Chmod(dir, 0o755); err != nil { // despite the umask
 		return nil, fault.Wrap(err, "create the sandbox's own socket")
 	}
 	// Any user inside may connect. Processes outside cannot: the run directory is closed to others.
@@ -218,13 +218,13 @@ func (l *lines) shutInside(id string, d *door) {
 	if l.inside[id] == d {
 		delete(l.inside, id)
 		d.remove()
-		_ = os.Remove(d.dir) // the next start makes it anew
+		_ = os.Remove(d.dir) // the next start creates it again
 	}
 	l.mu.Unlock()
 	d.shut()
 }
 
-// until closes an inside door when its box has ended.
+// until closes an inside door when its box exits.
 func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 	l.do(func() {
 		select {
@@ -235,7 +235,7 @@ func (l *lines) until(id string, d *door, ended <-chan struct{}) {
 	})
 }
 
-// open starts to serve. l.mu is held.
+// open starts to serve a door. l.mu is held.
 func (l *lines) open(d *door, opt lineapi.Options) *door {
 	opt.Base, opt.Admission, opt.Log = l.base, l.memory, l.log
 	if opt.Guard != nil {
@@ -249,7 +249,7 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 	l.work.Go(func() {
 		defer close(d.gone)
 		defer d.ln.Close()
-		select { // boxes can start before there is an engine to ask
+		select { // boxes may start before the engine is set
 		case <-l.ready:
 		case <-d.closing:
 			return
@@ -279,13 +279,13 @@ func (l *lines) restore() {
 	for _, name := range names {
 		id := filepath.Base(filepath.Dir(name))
 		if _, err := l.eng.Sandbox(l.base, id); err != nil {
-			continue // it is being removed
+			continue // the sandbox is being removed
 		}
 		if err := l.openOutside(id); err != nil {
 			l.log.Error("could not reopen a socket", "sandbox", id, "err", err)
 		}
 	}
-	// the pattern is right: see above
+	// The pattern is valid: see above.
 	selves, _ := filepath.Glob(filepath.Join(l.home, "sandboxes", "*", "run", plan.SelfDir))
 	for _, dir := range selves {
 		if l.base.Err() != nil {
@@ -297,16 +297,16 @@ func (l *lines) restore() {
 	}
 }
 
-// restoreInside opens the socket of a box that lives on.
+// restoreInside opens the socket of a box that is still running.
 func (l *lines) restoreInside(runDir string) error {
 	id := filepath.Base(filepath.Dir(runDir))
 	b, err := box.Attach(l.base, runDir)
 	if err != nil {
-		return err // NotFound: it has ended
+		return err // NotFound: the box has exited
 	}
 	sb, err := l.eng.Sandbox(l.base, id)
 	l.mu.Lock()
-	started := l.inside[id] != nil // by the engine, meanwhile
+	started := l.inside[id] != nil // by the engine, in the meantime
 	l.mu.Unlock()
 	if err != nil || started {
 		return errors.Join(err, b.Close())
@@ -318,7 +318,7 @@ func (l *lines) restoreInside(runDir string) error {
 	l.until(id, d, b.Gone())
 	l.do(func() {
 		<-d.gone
-		_ = b.Close() // it is let go of
+		_ = b.Close() // it only detaches
 	})
 	return nil
 }

@@ -35,7 +35,7 @@ func (one) Sandbox(_ context.Context, name string) (wire.Sandbox, error) {
 
 func (one) Head(context.Context, string) (string, error) { return "aa", nil }
 
-// start begins to serve a home; stop ends that as a daemon ends.
+// startLines serves the sockets of a home. stop ends that as a daemon's exit does.
 func startLines(t *testing.T, home string) (l *lines, stop func()) {
 	t.Helper()
 	base, cancel := context.WithCancel(t.Context())
@@ -88,7 +88,7 @@ func TestLineSocket_SurvivesDaemonUntilClosed(t *testing.T) {
 	}
 	stop()
 	if _, err := ask(t, path, `{"op":"head"}`); err == nil {
-		t.Error("somebody answers")
+		t.Error("the closed socket still answers")
 	}
 
 	l, _ = startLines(t, home)
@@ -142,7 +142,7 @@ func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 	l, _ := startLines(t, filepath.Dir(filepath.Dir(filepath.Dir(run))))
 	sock := filepath.Join(run, plan.SelfDir, plan.SelfName)
 
-	// A client may connect before there is an engine.
+	// A client may connect before the engine is set.
 	d, err := l.openInside(boxID, run, wire.SelfRead)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 
-	// A box that begins while the one before ends keeps its socket.
+	// A box that starts while the previous one exits keeps its socket.
 	gone, gone2 := make(chan struct{}), make(chan struct{})
 	l.until(boxID, d, gone)
 	d2, err := l.openInside(boxID, run, wire.SelfRead)

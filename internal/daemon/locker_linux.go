@@ -24,8 +24,8 @@ func Locker(home string) (pid int, ok bool) {
 	return pid, Locks(home, pid)
 }
 
-// Locks reports whether a process has locked a home. A daemon that ends empties the file of the lock a
-// moment before it unlocks it.
+// Locks reports whether a process has locked a home. An exiting daemon empties the lock file a moment before it
+// unlocks it.
 func Locks(home string, pid int) bool {
 	st, err := os.Stat(filepath.Join(home, "lock"))
 	if err != nil {
@@ -56,11 +56,11 @@ func Peer(conn net.Conn) int {
 	return pid
 }
 
-// hasLocked reports whether a process has a lock by flock(2) of a file, as in
+// hasLocked reports whether a process has a flock(2) lock of a file, as in
 //
 //	1: FLOCK  ADVISORY  WRITE 435 00:27:277 0 EOF
 //
-// The device is not compared: that of a btrfs subvolume differs from what stat(2) says.
+// The device is not compared: that of a btrfs subvolume differs from the one that stat(2) returns.
 func hasLocked(locks []byte, pid int, inode uint64) bool {
 	for line := range bytes.Lines(locks) {
 		f := strings.Fields(string(line))

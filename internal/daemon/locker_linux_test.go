@@ -19,7 +19,7 @@ func TestLocker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid, ok := Locker(home); ok {
-		t.Errorf("%d is taken for the holder of a lock that is free", pid)
+		t.Errorf("%d is reported as the holder of a free lock", pid)
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestLocker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pid, ok := Locker(home); ok {
-		t.Errorf("%d, which the file names, is taken for the holder", pid)
+		t.Errorf("%d, which the file names, is reported as the holder", pid)
 	}
 }
 

@@ -8,19 +8,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// cleanLog writes lines without secrets of known formats: errors tell of addresses and
-// words that somebody else chose. Fingerprints in it are those of one daemon.
+// cleanLog redacts secrets of known formats in log lines: errors contain addresses and text from clients and
+// sandboxes. Fingerprints of secrets are comparable only within one daemon.
 type cleanLog struct {
 	to   io.Writer
-	made func() *redact.Redactor // nil: nothing is let through
+	made func() *redact.Redactor // returns nil if no line may be written
 }
 
-// newCleanLog makes a cleanLog, whose redactor is made with the first line: that takes a
-// millisecond.
+// newCleanLog returns a cleanLog. Its redactor is created with the first line, which takes a millisecond.
 func newCleanLog(to io.Writer) cleanLog {
 	return cleanLog{to, sync.OnceValue(func() *redact.Redactor {
 		key := make([]byte, 32)
-		_, _ = rand.Read(key) // it never fails
+		_, _ = rand.Read(key) // never fails
 		r, _, err := redact.New(redact.Options{Key: key})
 		if err != nil {
 			return nil

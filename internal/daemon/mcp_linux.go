@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mcpapi"
 )
 
-// mcpHandler serves models, each as who its requests are from. Base ends all
+// mcpHandler serves the Model Context Protocol. A session has the rights of its caller. The end of base ends all
 // sessions.
 func mcpHandler(base context.Context, in *inside, version string, log *slog.Logger) http.Handler {
 	return mcpapi.Handler(

@@ -24,8 +24,8 @@ type ownMemory struct {
 	gate   *admission.Gate
 }
 
-// limitMemory sets the soft memory limit of this process, and undo restores it. 0 derives the
-// limit from the control group and the host's memory.
+// limitMemory sets the soft memory limit of this process, and undo restores it. If given is 0, the limit is
+// derived from the control group and the host's memory.
 func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err error) {
 	available, err := availableMemory("/")
 	if err != nil {
@@ -35,7 +35,7 @@ func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err e
 	if given <= 0 {
 		m.soft = admission.SoftLimit(available)
 	}
-	// The soft limit may exceed what is available.
+	// The soft limit may exceed the available memory.
 	m.within = min(m.soft, available)
 	before := debug.SetMemoryLimit(m.soft)
 	m.gate = admission.New(
@@ -44,16 +44,15 @@ func limitMemory(given int64, log *slog.Logger) (m ownMemory, undo func(), err e
 	return m, func() { debug.SetMemoryLimit(before) }, nil
 }
 
-// status returns the state for the daemon's status.
+// status returns the memory state for the daemon's status.
 func (m ownMemory) status() *wire.DaemonMemory {
 	s := m.gate.Stats()
 	return &wire.DaemonMemory{Limit: m.soft, Live: admission.Live(), Requests: s.Memory, Held: s.Held, Waiting: s.Waiting,
 		Refused: s.Refused}
 }
 
-// availableMemory returns how many bytes this process may use, together with everything else
-// in its control groups: the least of their limits and the host's memory. root is where the
-// host's file systems are mounted.
+// availableMemory returns how many bytes this process may use, together with everything else in its control
+// groups: the minimum of their limits and the host's memory. root is where the host's file systems are mounted.
 func availableMemory(root string) (int64, error) {
 	total, err := totalMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -95,8 +94,8 @@ func totalMemory(name string) (int64, error) {
 		WithHint("set the limit: coppice serve --memory 1GiB")
 }
 
-// unifiedGroup returns the control group of this process, version 2, as a path that begins
-// with a slash; "" where there is none.
+// unifiedGroup returns the control group (version 2) of this process as a path that begins with a slash; "" if
+// there is none.
 func unifiedGroup(name string) (string, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,8 +122,8 @@ func parentGroup(group string) string {
 	return filepath.Dir(group)
 }
 
-// groupLimit reads a limit of a control group: math.MaxInt64 for "max", and where the
-// group has none, as the root and one whose controller is off.
+// groupLimit returns a limit of a control group. It is math.MaxInt64 for "max", and if the group has no such
+// file: the root group, and one whose controller is disabled.
 func groupLimit(name string) (int64, error) {
 	b, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -41,6 +41,6 @@ func TestAvailableMemory_IsLowestCgroupLimit(t *testing.T) {
 		}
 	}
 	if _, err := availableMemory(t.TempDir()); err == nil {
-		t.Error("a host without /proc/meminfo has memory")
+		t.Error("no error for a host without /proc/meminfo")
 	}
 }

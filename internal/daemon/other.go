@@ -19,7 +19,7 @@ func needsLinux() error {
 
 func (s Starter) start(context.Context) error { return needsLinux() }
 
-// Serve needs Linux.
+// Serve returns an error: it requires Linux.
 func Serve(context.Context, Options) error { return needsLinux() }
 
 // RealIDs returns -1 for both: there are no user namespaces on this system.
@@ -28,7 +28,7 @@ func RealIDs(string) (uid, gid int) { return -1, -1 }
 // Peer returns 0: no daemon runs on this system.
 func Peer(net.Conn) int { return 0 }
 
-// Locker finds none: no daemon runs here.
+// Locker returns false: no daemon runs on this system.
 func Locker(string) (pid int, ok bool) { return 0, false }
 
 // Locks returns false: no daemon runs on this system.

@@ -10,16 +10,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// repos opens the repositories of whoever the daemon runs for, with his git.
+// repos opens repositories with the git and the configuration of the daemon's user.
 type repos struct {
 	user    repo.Env
-	scratch string // where desks are made; nobody else's
+	scratch string // directory of desks, used by this daemon only
 
 	mu  sync.Mutex
-	git *repo.Git // guarded by mu; found when it is first needed, and looked for again while there is none
+	git *repo.Git // guarded by mu; nil until it is first needed and found
 }
 
-// newRepos sweeps away what a killed daemon left of its work.
+// newRepos removes leftovers of a killed daemon.
 func newRepos(c engineConfig) (*repos, error) {
 	r := &repos{user: repo.Env{Home: c.UserHome, Config: c.UserConfig, Path: c.UserPath},
 		scratch: filepath.Join(c.Home, "git")}

@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// backend is the engine as the daemon needs it besides the API.
+// backend is the engine, with the methods that the daemon needs besides the API's.
 type backend interface {
 	httpapi.Sandboxes
 	httpapi.DiskMeter
@@ -38,9 +38,9 @@ type backend interface {
 	httpapi.LayerTravel
 	// Snapshots is Log without the drawing.
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
-	// ShowSome is Show with at most that many changes.
+	// ShowSome is Show with at most most changes.
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
-	// Sandbox finds a sandbox by name or id.
+	// Sandbox returns a sandbox by name or ID.
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	// Identify returns ID and name of a sandbox, by either.
 	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
@@ -48,9 +48,9 @@ type backend interface {
 	// Busy reports whether a sandbox is live or background work is in progress; then an idle daemon does not exit. It
 	// is called about once a second.
 	Busy() bool
-	// store is where tokens are kept.
+	// store returns the database that stores tokens.
 	store() *meta.DB
-	// Close stops background work and releases all resources. Keepers continue.
+	// Close stops background work and releases all resources. Monitors continue.
 	Close() error
 }
 
@@ -75,16 +75,16 @@ func roles(b backend) httpapi.Roles {
 	}
 }
 
-// drain is how long requests may take to end when the daemon stops. The rest of limit.StopSeconds is for the engine's
-// own work.
+// drain is the time limit for requests to end when the daemon stops. The rest of limit.StopSeconds is for the
+// engine.
 const drain = 3 * time.Second
 
 // stopTime is the maximum time of a stop.
 const stopTime = limit.StopSeconds * time.Second
 
-// Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) arrives, or it has been idle for opt.Idle;
-// running commands continue. For an ordinary user outside a user namespace of their own it runs itself again in one
-// and waits.
+// Serve serves a home until ctx ends, a signal (SIGINT, SIGTERM, SIGHUP) arrives, or it has been idle for
+// opt.Idle. Running commands continue. For an ordinary user outside a user namespace of Coppice it runs the
+// program again in a new one, and waits.
 func Serve(ctx context.Context, opt Options) error {
 	err := serve(ctx, opt)
 	if err != nil && opt.Ready != nil {
@@ -107,7 +107,7 @@ func serve(ctx context.Context, opt Options) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	syscall.Umask(0o022) // not whatever the first caller had
+	syscall.Umask(0o022) // not the umask of the first client
 
 	s := &serving{opt: opt, stop: stop}
 	defer s.opened.Run(&err)
@@ -171,8 +171,8 @@ func closeBy(latest <-chan time.Time, shut func() error) (inTime bool, err error
 	}
 }
 
-// mayPreview returns the sandboxes whose ports an authenticated caller may use: those that it may connect to by the
-// API.
+// mayPreview returns a function that checks whether the caller may use the ports of a sandbox. Callers may
+// preview the ports that they may connect to through the API.
 func mayPreview(r *http.Request) (may func(sandboxID string) error) {
 	p := auth.From(r.Context())
 	if p.Allows(auth.Operate) != nil {
@@ -235,7 +235,7 @@ func waitIdle(ctx context.Context, api *httpapi.Server) {
 // serveInNamespace runs this command again in its own user namespace, and forwards signals. done is false if the host
 // does not allow one.
 func serveInNamespace(ctx context.Context) (done bool, _ error) {
-	// The child is to die with us, and that is tied to this thread.
+	// Pdeathsig kills the child when this thread exits, so the goroutine must stay on the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	sigs := make(chan os.Signal, 4)
@@ -261,7 +261,7 @@ func serveInNamespace(ctx context.Context) (done bool, _ error) {
 			_ = cmd.Process.Signal(s)
 		case <-cancelled:
 			_ = cmd.Process.Signal(syscall.SIGTERM)
-			cancelled = nil // once
+			cancelled = nil // send it once
 		case err := <-end:
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {

@@ -26,16 +26,17 @@ import (
 // all phases are on the stack opened.
 type serving struct {
 	opt    Options
-	stop   func()     // ends the notification of signals: a second signal kills
-	opened undo.Stack // run at the end of every run, also of one that went well
+	stop   func()     // stops the notification of signals, so that a second signal kills the process
+	opened undo.Stack // run at the end, even of a successful run
 	hung   bool       // work of the engine still runs, and may write to the home
 
 	home *home
-	out  io.Writer // the log of a daemon that was started by itself, or its stderr
+	out  io.Writer // the log of a daemon that was started automatically, or its stderr
 	log  *slog.Logger
 	mem  ownMemory
 
-	// base is the context of commands: they outlive their requests, and are left by the daemon when it exits.
+	// base is the context of commands. Commands outlive their requests; when the daemon exits, it detaches from
+	// them.
 	base     context.Context
 	cancel   context.CancelCauseFunc
 	programs *program.Set
@@ -48,12 +49,12 @@ type serving struct {
 	in       *inside
 	previews *ports.Proxy
 	api      *httpapi.Server
-	born     time.Time // of api, before any request has ended
+	born     time.Time // api's last activity before the first request
 
 	open   callers
 	srv    *http.Server // on the home's socket
 	within *http.Server // on in
-	failed chan error   // has room for the end of each server
+	failed chan error   // has room for the result of each server
 }
 
 // onEnd registers a function to call at the end of the run.
@@ -64,8 +65,7 @@ func (s *serving) onEnd(do func()) {
 	})
 }
 
-// prepare locks the home, opens the log and limits the memory. errServed: another daemon
-// serves the home.
+// prepare locks the home, opens the log and limits the memory. errServed: another daemon serves the home.
 func (s *serving) prepare(ctx context.Context) (err error) {
 	wait := time.Duration(0)
 	if s.opt.Ready != nil {
@@ -105,9 +105,9 @@ func (s *serving) openEngine(ctx context.Context) error {
 	s.base, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.onEnd(func() { s.cancel(nil) })
 	s.programs = program.New(filepath.Join(s.opt.Home, "programs"), s.opt.ExecPath)
-	s.onEnd(func() { _ = s.programs.Close() })                // they were read
+	s.onEnd(func() { _ = s.programs.Close() })                // only read from
 	s.lines = newLines(s.base, s.opt.Home, s.mem.gate, s.log) //nolint:contextcheck // connections outlive the call
-	removeLeft(s.opt.Home, s.log)                             // first: the engine goes on with removals of sandboxes
+	removeLeft(s.opt.Home, s.log)                             // before the engine resumes removals of sandboxes
 	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) { return newEngine(ctx, s.engineConfig()) })
 	if s.hung = !inTime; s.hung || err != nil && ctx.Err() != nil {
 		err = fault.New(fault.Unavailable, "stopped while recovering %s; the next start continues", s.opt.Home).Because(err)
@@ -134,14 +134,14 @@ func (s *serving) engineConfig() engineConfig {
 	}
 }
 
-// closeEngine is for a phase after openEngine that fails with err.
+// closeEngine cleans up in a phase after openEngine that fails with err.
 func (s *serving) closeEngine(err error) error {
 	s.cancel(err)
 	s.lines.close()
 	return errors.Join(err, s.eng.Close())
 }
 
-// openDoors opens all listeners but the home's socket. It does not serve yet.
+// openDoors opens all listeners except the home's socket. It does not serve yet.
 func (s *serving) openDoors(ctx context.Context) (err error) {
 	s.tokens = newTokens(s.eng)
 	if s.tcp, err = openDoor(ctx, s.opt.HTTP); err != nil {
@@ -149,8 +149,8 @@ func (s *serving) openDoors(ctx context.Context) (err error) {
 	}
 	s.onEnd(s.tcp.close)
 	s.in = newInside(s.tokens)
-	// Over the socket ports are connected to, and not shown. The door for browsers hands
-	// over the hosts of previews, and says where it is (ServedAt).
+	// Through the home's socket, clients connect to ports, but get no previews. The TCP door passes the hosts of
+	// previews to s.previews, and reports its address (ServedAt).
 	s.previews = ports.New(ports.Options{Engine: s.eng, Home: s.opt.Home, Allow: mayPreview, Proved: auth.Proved})
 	s.onEnd(s.previews.Close)
 	s.api = httpapi.New(httpapi.Options{
@@ -201,7 +201,7 @@ func (s *serving) listen() error {
 	s.within = s.in.server(s.api, s.log)
 	s.failed = make(chan error, 3)
 	s.tokens.Revoked = append(s.tokens.Revoked, s.in.drop)
-	s.tcp.serve(s.api, s.previews, s.tokens, s.log, s.failed) // first: it hears of tokens that are revoked
+	s.tcp.serve(s.api, s.previews, s.tokens, s.log, s.failed) // first: it must be informed of revoked tokens
 	go func() { s.failed <- s.srv.Serve(ln) }()
 	go func() { s.failed <- s.within.Serve(s.in) }()
 	if s.opt.Ready != nil {
@@ -229,7 +229,7 @@ func (s *serving) wait(ctx context.Context) error {
 // shut ends all requests and closes the engine. err is the result of wait.
 func (s *serving) shut(ctx context.Context, err error) error {
 	s.home.unlisten()
-	idle := err == nil && ctx.Err() == nil // stop ends ctx
+	idle := err == nil && ctx.Err() == nil // stop cancels ctx
 	s.stop()
 	if idle {
 		// Clients that connected before the socket's name was removed are still served.
@@ -255,12 +255,12 @@ func (s *serving) shut(ctx context.Context, err error) error {
 	return errors.Join(err, cerr)
 }
 
-// drain lets requests end, and cuts off those that have not after the time of drain.
+// drain waits for requests to end, and cancels those that have not ended after the time drain.
 func (s *serving) drain(ctx context.Context) {
 	end, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
 	shut := make(chan struct{})
-	go func() { // beside: strangers on TCP are not to take the time of others
+	go func() { // concurrently: clients on TCP must not use up the time of others
 		defer close(shut)
 		s.tcp.shutdown(end)
 	}()

@@ -17,12 +17,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// startTimeout is how long a daemon may take until it is ready: it may have to
-// wait for its predecessor, and to repair what that left.
+// startTimeout is the time limit for a daemon to become ready. It may have to wait for its predecessor to exit,
+// and to repair the home.
 const startTimeout = 60 * time.Second
 
-// start starts a daemon and waits until it is ready. The daemon outlives this
-// process; an error of its own comes back as it is.
+// start starts a daemon and waits until it is ready. The daemon outlives this process. An error that the daemon
+// reports is returned unchanged.
 func (s Starter) start(ctx context.Context) error {
 	if err := inheritNothing(); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s Starter) start(ctx context.Context) error {
 	if err != nil {
 		return fault.Wrap(err, "start the daemon")
 	}
-	_ = cmd.Process.Release() // it is nobody's child: init reaps it when we are gone
+	_ = cmd.Process.Release() // the daemon outlives this process, and init reaps it
 
 	answer := make(chan error, 1)
 	go func() {
@@ -74,24 +74,22 @@ func (s Starter) start(ctx context.Context) error {
 	}
 }
 
-// inheritNothing closes the descriptors that this process was started with, but for the first
-// three, in all processes that it starts from now on: a daemon and its keepers live long, and
-// would hold what the user's shell had open, as a lock or one end of a pipe.
+// inheritNothing marks all descriptors above 2 close-on-exec. A daemon and its monitors live long, and would hold
+// what the user's shell had open, such as a lock or an end of a pipe.
 func inheritNothing() error {
 	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	return fault.Wrap(err, "close inherited file descriptors on exec")
 }
 
-// realIDs is the environment variable that carries who the daemon runs as
-// outside its user namespace, as "uid:gid".
+// realIDs is the environment variable with the daemon's IDs outside its user namespace, as "uid:gid".
 const realIDs = "COPPICE_REAL_IDS"
 
-// errNoNamespace says that the host allows no user namespace.
+// errNoNamespace means that the host allows no user namespace.
 var errNoNamespace = errors.New("cannot create a user namespace")
 
-// startInNamespace starts cmd; for an ordinary user in a user namespace of its
-// own, in which it is uid 0 with every capability over what its user owns. Where
-// the host allows none nothing is started (errNoNamespace), and cmd is spent.
+// startInNamespace starts cmd. For an ordinary user it creates a user namespace, in which the process is uid 0
+// with every capability over the user's files. If the host does not allow that, it starts nothing and returns
+// errNoNamespace; cmd cannot be reused.
 func startInNamespace(cmd *exec.Cmd, attr *syscall.SysProcAttr) error {
 	cmd.SysProcAttr = attr
 	uid, gid := os.Getuid(), os.Getgid()

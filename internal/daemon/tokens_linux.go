@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// tokenStore is the database as package auth knows it.
+// tokenStore implements auth.Store with the database.
 type tokenStore struct{ db *meta.DB }
 
 // AddToken implements auth.Store.
@@ -59,7 +59,7 @@ func (s tokenStore) WidenToken(ctx context.Context, id string, sandboxes []strin
 	return s.db.WidenToken(ctx, id, sandboxes)
 }
 
-// tokenOf reads a record. One that makes no sense is no token.
+// tokenOf converts a record. An invalid record is Corrupt.
 func tokenOf(rec meta.Token) (auth.Token, error) {
 	t := auth.Token{ID: rec.ID, Name: rec.Name, Sandboxes: rec.Sandboxes, Created: rec.Created, Expires: rec.Expires,
 		Used: rec.Used}
@@ -73,7 +73,7 @@ func tokenOf(rec meta.Token) (auth.Token, error) {
 	return t, nil
 }
 
-// newTokens makes what checks tokens, which lie in the engine's database.
+// newTokens returns the tokens in the engine's database.
 func newTokens(eng backend) *auth.Tokens {
 	return &auth.Tokens{Store: tokenStore{eng.store()}, Find: func(ctx context.Context, name string) (string, error) {
 		sb, err := eng.Sandbox(ctx, name)

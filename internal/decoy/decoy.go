@@ -1,7 +1,7 @@
-// Package decoy generates honeytokens: files that look like those with credentials, and finds their tokens in what a
-// sandbox sends. The tokens open nothing: they have the form of real ones, but are random.
+// Package decoy generates honeytokens, files that look as if they contain credentials, and finds their tokens in what a
+// sandbox sends. The tokens give no access: they have the form of real ones, but are random.
 //
-// It does no I/O. The engine makes files with it, and the gate searches for tokens.
+// It does no I/O. The engine creates the files with it, and the gate searches for tokens.
 package decoy
 
 import (
@@ -29,11 +29,11 @@ const LeastToken = 20
 
 // Owner is the user that the files seem to belong to.
 type Owner struct {
-	Name string // of a user, as in kate; "" is some user
-	Host string // of a machine; "" is some machine
+	Name string // user name, as in kate; "" chooses one
+	Host string // host name; "" chooses one
 }
 
-// kind is a well-known place of credentials, with its content.
+// kind is a well-known path of credentials, with a function for its content.
 type kind struct {
 	is   func(dir, name string) bool
 	mode uint32
@@ -68,7 +68,7 @@ func either(all ...func(string, string) bool) func(string, string) bool {
 	}
 }
 
-// kinds are looked through in order.
+// kinds returns all kinds; the first that matches is used.
 func kinds() []kind {
 	return []kind{
 		{in(".aws", "credentials"), 0o600, aws},
@@ -91,7 +91,7 @@ func kinds() []kind {
 	}
 }
 
-// Known reports whether the path p is a well-known place of credentials; for other paths Make returns variables.
+// Known reports whether p is a well-known path of credentials; for other paths Make writes environment variables.
 func Known(p string) bool {
 	dir, name := path.Split(path.Clean(p))
 	for _, k := range kinds() {
@@ -102,8 +102,7 @@ func Known(p string) bool {
 	return false
 }
 
-// Make makes a decoy for the path p out of random, from which it reads as much as it
-// needs. It is some weeks or months older than now.
+// Make creates a decoy for the path p, with randomness from random. The decoy is some weeks or months older than now.
 func Make(p string, of Owner, random io.Reader, now time.Time) (File, error) {
 	dir, name := path.Split(path.Clean(p))
 	k := kind{mode: 0o600, make: variables}
@@ -123,7 +122,7 @@ func Make(p string, of Owner, random io.Reader, now time.Time) (File, error) {
 	return f, m.err
 }
 
-// settle fills in missing fields of the owner.
+// settle sets the missing fields of the owner.
 func (m *maker) settle() {
 	if m.of.Name == "" || m.of.Name == "root" {
 		m.of.Name = m.pick("alex", "daniel", "jkim", "maria", "mweber", "nina", "priya", "sam", "tom")

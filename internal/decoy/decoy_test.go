@@ -22,7 +22,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// places are one of each kind, with what its text has to look like.
+// places has a path of each kind, with the pattern that its text must match.
 var places = map[string]string{
 	"/home/u/.aws/credentials":         `(?s)^\[default\]\naws_access_key_id = AKIA[A-Z2-7]{16}\naws_secret_access_key = \S{40}\n\n\[\w+\]\n`,
 	"/home/u/.config/gh/hosts.yml":     `^github.com:\n    users:\n        u:\n            oauth_token: gho_\w{36}\n`,
@@ -63,16 +63,16 @@ func TestHoneytoken_HasFormatOfItsPath(t *testing.T) {
 			t.Errorf("%s: mode %o, of %s", p, f.Mode, f.ModTime)
 		}
 		if len(f.Tokens) == 0 || bytes.Equal(f.Text, again.Text) {
-			t.Errorf("%s: nothing is its own", p)
+			t.Errorf("%s: it has no tokens, or is the same in two decoys", p)
 		}
 		find := map[string]*Finder{}
 		for i, token := range f.Tokens {
 			find[token] = NewFinder([]Token{{p, token}})
 			if _, ok := find[token].In(f.Text); len(token) < LeastToken || !ok {
-				t.Errorf("%s: token %d, %q, is not in it:\n%s", p, i, token, text)
+				t.Errorf("%s: token %d, %q, is not in the text:\n%s", p, i, token, text)
 			}
 			if _, ok := find[token].In(again.Text); ok {
-				t.Errorf("%s: token %d is in another one", p, i)
+				t.Errorf("%s: token %d is in another decoy", p, i)
 			}
 		}
 		if Known(p) != (p != "/srv/app/.env") {
@@ -101,11 +101,11 @@ func TestHoneytoken_IsParsedByItsProgram(t *testing.T) {
 		}
 	}
 	if b, rest := pem.Decode(made(t, "/srv/app/server.key").Text); b == nil || len(rest) > 0 {
-		t.Error("the key is no PEM")
+		t.Error("the key is not PEM")
 	}
 }
 
-// TestHoneytoken_SSHKeyIsValid asks ssh-keygen for the public half.
+// TestHoneytoken_SSHKeyIsValid lets ssh-keygen derive the public key.
 func TestHoneytoken_SSHKeyIsValid(t *testing.T) {
 	t.Parallel()
 	keygen, err := exec.LookPath("ssh-keygen")
@@ -133,13 +133,13 @@ func TestMake_FailsWithoutRandomness(t *testing.T) {
 	}
 }
 
-// noise draws bytes that have no token in them.
+// noise draws bytes without a token.
 func noise() *rapid.Generator[[]byte] {
 	return rapid.OneOf(rapid.SliceOfN(rapid.Byte(), 0, 40),
 		rapid.Map(rapid.StringMatching(`[A-Za-z0-9+/=%.]{0,60}`), func(s string) []byte { return []byte(s) }))
 }
 
-// parts draws a way to cut b.
+// parts draws a split of b.
 func parts(t *rapid.T, b []byte) (out [][]byte) {
 	for len(b) > 0 {
 		n := rapid.IntRange(1, min(len(b), 30)).Draw(t, "part")
@@ -148,8 +148,8 @@ func parts(t *rapid.T, b []byte) (out [][]byte) {
 	return out
 }
 
-// TestFinder_FindsTokenAcrossChunks checks that a long enough piece of a token, in any form,
-// between any bytes and in any chunks, is found and assigned to the right file.
+// TestFinder_FindsTokenAcrossChunks checks that a long enough piece of a token is found and assigned to the right file,
+// in any form, between any bytes and in any chunks.
 func TestFinder_FindsTokenAcrossChunks(t *testing.T) {
 	t.Parallel()
 	var tokens []Token
@@ -185,21 +185,21 @@ func TestFinder_FindsTokenAcrossChunks(t *testing.T) {
 			found = found || bad
 		}
 		if found {
-			t.Fatalf("%q has no token", append(before, after...))
+			t.Fatalf("found a token in %q", append(before, after...))
 		}
 		name := rapid.SampledFrom(nameForms(text)).Draw(t, "name")
 		labels := rapid.IntRange(1, 63).Draw(t, "labels")
 		if _, found := names.InName(strings.ToUpper(strings.Join(wrapped(name, labels), ".")) + ".evil.example"); !found {
-			t.Fatalf("the name %s, in labels of %d", name, labels)
+			t.Fatalf("no token found in the name %s, in labels of %d", name, labels)
 		}
 		if _, found := names.InName("registry.npmjs.org"); found {
-			t.Fatal("a name without a token")
+			t.Fatal("found a token in a name without one")
 		}
 	})
 }
 
-// TestFinder_FindsTokenWithinEncodedText encodes a token with text around it, so that it
-// starts anywhere in a block of base64.
+// TestFinder_FindsTokenWithinEncodedText encodes a token with text around it, so that it starts at any place in a block
+// of base64.
 func TestFinder_FindsTokenWithinEncodedText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -209,7 +209,7 @@ func TestFinder_FindsTokenWithinEncodedText(t *testing.T) {
 		text := []byte(around.Draw(t, "before") + token + around.Draw(t, "after"))
 		for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding} {
 			if _, ok := f.In([]byte(enc.EncodeToString(text))); !ok {
-				t.Fatalf("%s", enc.EncodeToString(text))
+				t.Fatalf("no token found in %s", enc.EncodeToString(text))
 			}
 		}
 	})
@@ -219,10 +219,10 @@ func TestFinder_WithoutTokensFindsNothing(t *testing.T) {
 	t.Parallel()
 	for _, f := range []*Finder{NewFinder(nil), NewNameFinder(nil)} {
 		if _, ok := f.In([]byte("x")); ok {
-			t.Error("found")
+			t.Error("a nil Finder found a token")
 		}
 		if _, ok := f.Stream().Find([]byte("x")); ok {
-			t.Error("found")
+			t.Error("a nil Stream found a token")
 		}
 	}
 }
@@ -241,7 +241,7 @@ func FuzzFind(f *testing.F) {
 			rest = rest[cut:]
 		}
 		if _, want := find.In(b); got != want {
-			t.Errorf("in parts of %d: %t, at once %t", n+1, got, want)
+			t.Errorf("in parts of %d: %t, as a whole: %t", n+1, got, want)
 		}
 		if bytes.Contains(b, []byte(token)) && !got {
 			t.Error("not found")

@@ -14,20 +14,20 @@ import (
 
 // Token is a token to search for.
 type Token struct {
-	Path string `json:"path"` // of the decoy that it is from
-	Text string `json:"text"` // of LeastToken characters or more
+	Path string `json:"path"` // path of the decoy that contains it
+	Text string `json:"text"` // at least LeastToken characters
 }
 
 // Finder finds tokens in data: verbatim, in base64, in hexadecimal and URL-escaped, and in host names also in base32.
 // It finds any Piece consecutive characters of a form. It is immutable, and safe for concurrent use.
 type Finder struct {
-	paths  []string // by the number of a form
-	words  []word   // in order
-	filter []uint64 // a bit for each word that may be among words
+	paths  []string // paths of decoys, by the numbers of forms
+	words  []word   // sorted by text
+	filter []uint64 // a bit for each hash of a word in words
 }
 
-// Piece is the number of characters of a token in one of its forms that are found at any offset. Fewer than 16 are
-// never found.
+// Piece is the number of consecutive characters of a form that are always found, at any offset. Fewer than 16 are never
+// found.
 const Piece = 2*wordSize + step - 1
 
 // Every step bytes of a stream, the next wordSize bytes are looked up among all such words of the forms of tokens;
@@ -36,21 +36,21 @@ const (
 	wordSize   = 8
 	step       = 4
 	filterBits = 20
-	longest    = 64 // as much of a token as is looked for
+	longest    = 64 // maximum length of the part of a token that is searched for
 )
 
-// word is a place in a form at which eight characters are.
+// word is eight characters of a form, and their place in it.
 type word struct {
 	text uint64
 	form uint16
 	at   uint16
 }
 
-// NewFinder returns a Finder for tokens; nil if there are none.
+// NewFinder returns a Finder for tokens; nil if tokens is empty.
 func NewFinder(tokens []Token) *Finder { return newFinder(tokens, forms) }
 
-// NewNameFinder returns a Finder for host names, which are lower case and cut into labels: pass them to In without
-// their dots.
+// NewNameFinder returns a Finder for host names, which are in lower case and split into labels: pass them to In without
+// dots.
 func NewNameFinder(tokens []Token) *Finder { return newFinder(tokens, nameForms) }
 
 func newFinder(tokens []Token, forms func(string) []string) *Finder {
@@ -77,7 +77,7 @@ func newFinder(tokens []Token, forms func(string) []string) *Finder {
 
 func hash(w uint64) uint64 { return w * 0x9e3779b97f4a7c15 >> (64 - filterBits) }
 
-// forms are those in which a token is sent.
+// forms returns the forms in which a token may be sent.
 func forms(t string) []string {
 	all := []string{t, url.QueryEscape(t), url.PathEscape(t), lowerEscapes(url.QueryEscape(t)),
 		hex.EncodeToString([]byte(t)), strings.ToUpper(hex.EncodeToString([]byte(t)))}
@@ -89,7 +89,7 @@ func forms(t string) []string {
 	return slices.Compact(all)
 }
 
-// nameForms are those in which a token is asked for as a name.
+// nameForms returns the forms in which a token may be in a looked-up name.
 func nameForms(t string) []string {
 	all := forms(t)
 	for skip := range 5 {
@@ -103,8 +103,8 @@ func nameForms(t string) []string {
 	return slices.Compact(all)
 }
 
-// within returns the part of the encoding of t that does not depend on its surroundings, if t starts skip bytes into
-// a block of the encoding, which turns from bytes into to characters.
+// within returns the part of the encoding of t that does not depend on its surroundings, if t starts skip bytes into a
+// block. The encoding converts blocks of from bytes to to characters.
 func within(encode func([]byte) string, t string, skip, from, to int) string {
 	bits := 8 * from / to // of one character
 	s := encode(append(make([]byte, skip), t...))
@@ -122,7 +122,7 @@ func lowerEscapes(s string) string {
 	return string(b)
 }
 
-// at returns the places of a word of eight characters.
+// at returns the words whose text is w.
 func (f *Finder) at(w uint64) []word {
 	if h := hash(w); f.filter[h/64]>>(h%64)&1 == 0 {
 		return nil
@@ -147,7 +147,7 @@ func (f *Finder) In(b []byte) (path string, found bool) {
 	return s.Find(b)
 }
 
-// InName looks through a name of a host.
+// InName searches a host name.
 func (f *Finder) InName(name string) (path string, found bool) {
 	return f.In([]byte(strings.ReplaceAll(strings.ToLower(name), ".", "")))
 }
@@ -155,9 +155,9 @@ func (f *Finder) InName(name string) (path string, found bool) {
 // Stream searches a stream part by part. It is not safe for concurrent use.
 type Stream struct {
 	f        *Finder
-	rest     [wordSize - 1]byte // not looked at as the beginning of a word
-	n        int                // how many of them
-	ago, now []word             // matches two steps ago, and one step ago
+	rest     [wordSize - 1]byte // bytes at which a word may start in the next part
+	n        int                // length of rest
+	ago, now []word             // matches of the words two steps and one step before
 }
 
 // Stream starts the search of a stream. It is nil for a nil Finder, and then finds nothing.
@@ -183,7 +183,7 @@ func (s *Stream) Find(b []byte) (path string, found bool) {
 			return path, true
 		}
 	}
-	if i < s.n { // the part is too short to end them all
+	if i < s.n { // the part is too short to complete these words
 		s.n = copy(s.rest[:], seam[i:n])
 		return "", false
 	}

@@ -16,7 +16,7 @@ func aws(m *maker) {
 			m.line("")
 		}
 		m.line("[%s]", profile)
-		// Requests carry the ID; of the secret only a signature.
+		// Requests contain the ID; of the secret they contain only a signature.
 		m.line("aws_access_key_id = %s", m.keep("AKIA"+m.some(16, upper+"234567")))
 		m.line("aws_secret_access_key = %s", m.secret(40, std64))
 	}
@@ -100,8 +100,7 @@ func ssh(m *maker) {
 	lines := wrapped(b64.StdEncoding.EncodeToString(all), 70)
 	m.line("%s", strings.Join(lines, "\n"))
 	m.line("-----END OPENSSH PRIVATE KEY-----")
-	// The seed is 32 bytes from 161 on, and so the characters 215 to 256, which are in
-	// the fourth line.
+	// The seed is the 32 bytes from 161 on, so it is in the characters 215 to 256, which are in the fourth line.
 	m.keep(lines[3][5:47])
 }
 

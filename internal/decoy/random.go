@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// maker makes one file.
+// maker generates one file.
 type maker struct {
 	random io.Reader
 	of     Owner
@@ -57,7 +57,7 @@ func (m *maker) some(n int, alphabet string) string {
 	return b.String()
 }
 
-// secret is some that is looked for.
+// secret returns n random characters of an alphabet, registered as a token.
 func (m *maker) secret(n int, alphabet string) string { return m.keep(m.some(n, alphabet)) }
 
 // keep registers s as a token and returns it.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree makes a directory with one entry of each kind, and a link to what is outside.
+// tree creates a directory with one entry of each kind, and a link to the outside.
 func tree(t *testing.T) (fd int, dir string) {
 	t.Helper()
 	top, dir := openTemp(t)
@@ -268,7 +268,7 @@ func FuzzReader(f *testing.F) {
 			name, _, ok, err := r.Next()
 			if !ok {
 				if err == nil {
-					t.Error("the end of no directory")
+					t.Error("no error for a closed directory")
 				}
 				return
 			}

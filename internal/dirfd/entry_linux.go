@@ -11,8 +11,8 @@ func Lstat(dir int, name string) (st unix.Stat_t, err error) {
 	}
 }
 
-// Readlink returns the target of the link name in dir or, if name is "", of the link that dir refers to. It
-// returns EINVAL for anything else than a link.
+// Readlink returns the target of the link name in dir or, if name is "", of the link that dir refers to. It returns
+// EINVAL if that is not a link.
 func Readlink(dir int, name string) (string, error) {
 	var small [256]byte
 	b := small[:]

@@ -16,7 +16,7 @@ func OpenFile(top *os.File, p string, flags int, mode fs.FileMode) (*os.File, er
 		p = "."
 	}
 	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Mode: uint64(mode.Perm()), Resolve: Beneath}
-	if flags&unix.O_PATH == 0 { // which allows few other flags
+	if flags&unix.O_PATH == 0 { // O_PATH allows few other flags
 		how.Flags |= unix.O_NONBLOCK
 	}
 	fd, err := open(int(top.Fd()), p, &how)
@@ -26,7 +26,7 @@ func OpenFile(top *os.File, p string, flags int, mode fs.FileMode) (*os.File, er
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// MkdirAll makes the directory at p, resolved with Beneath from top, and its missing parents.
+// MkdirAll creates the directory at p, resolved with Beneath from top, and its missing parents.
 func MkdirAll(top *os.File, p string, mode fs.FileMode) error {
 	if p == "" || p == "." {
 		return nil

@@ -45,7 +45,7 @@ func TestOpenFile_FollowsNoLinkAndLeavesNothing(t *testing.T) {
 	}
 	for _, p := range []string{"out/new", "in/new", "../new"} {
 		if err := MkdirAll(top, p, 0o700); err == nil {
-			t.Errorf("%q was made", p)
+			t.Errorf("%q was created", p)
 		}
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) != 1 {
@@ -65,7 +65,7 @@ func TestMkdirAll_CreatesDeepestPaths(t *testing.T) {
 	f, err := OpenFile(top, deep+"/fff", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		f.Close()
-		t.Error("4,095 bytes and a name more were opened")
+		t.Error("a path longer than PATH_MAX was opened")
 	}
 	if f, err = OpenFile(top, deep, os.O_RDONLY, 0); err != nil {
 		t.Fatal(err)

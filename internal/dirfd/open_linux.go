@@ -1,9 +1,9 @@
-// Package dirfd works beneath an open directory that hostile programs write to: it opens, lists and examines
-// files there, and no link or rename leads it elsewhere.
+// Package dirfd accesses files below an open directory to which hostile programs write: it opens, lists and examines
+// them, and no link or rename leads it elsewhere.
 //
-// Open resolves a path in one system call, openat2(2), however deep it is; os.Root opens every directory on
-// the way, which makes the cost of a walk grow with the square of its depth. Functions that take a descriptor
-// are for walks, and return the bare errno; those that take an *os.File return a *fs.PathError.
+// Open resolves a path of any depth in one system call, openat2(2). os.Root opens every directory in the path, so
+// that the cost of a walk grows with the square of its depth. Functions that take a descriptor are for walks, and
+// return the bare errno; those that take an *os.File return a *fs.PathError.
 //
 // Any package may import it; it imports no package of Coppice.
 package dirfd
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How Open resolves a path, openat2(2). They can be combined.
+// Flags of openat2(2) that determine how Open resolves a path. They can be combined.
 const (
 	// Beneath resolves below the directory, and follows no link.
 	Beneath = unix.RESOLVE_BENEATH | NoLinks
@@ -29,12 +29,12 @@ const (
 // DirFlags are the flags to open a directory for listing. They neither follow a link nor block.
 const DirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 
-// tries is how often a resolution is retried that a rename disturbs.
+// tries is the maximum number of retries of a resolution that renames disturb.
 const tries = 1000
 
-// Open opens the file at p, which must be shorter than PATH_MAX, relative to dir. The caller closes it.
-// EAGAIN means that renames on the machine disturbed the resolution of ".." a thousand times, or, with
-// O_NONBLOCK, that another process holds a lease on the file.
+// Open opens the file at p, which must be shorter than PATH_MAX, relative to dir. The caller closes it. EAGAIN means
+// that renames on the machine disturbed the resolution of ".." a thousand times, or, with O_NONBLOCK, that another
+// process holds a lease on the file.
 func Open(dir int, p string, flags int, resolve uint64) (int, error) {
 	return open(dir, p, &unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: resolve})
 }
@@ -48,8 +48,8 @@ func open(dir int, p string, how *unix.OpenHow) (int, error) {
 	}
 }
 
-// OpenLong is Open for a path of any length, which it resolves in pieces of up to PATH_MAX. With InRoot,
-// links are followed only in the first piece, and ".." does not lead out of a piece.
+// OpenLong is Open for a path of any length, which it resolves in pieces shorter than PATH_MAX. With InRoot, links
+// are followed only in the first piece, and ".." does not lead out of a piece.
 func OpenLong(dir int, p string, flags int, resolve uint64) (int, error) {
 	for at := dir; ; {
 		head, tail := cut(p)
@@ -71,8 +71,7 @@ func OpenLong(dir int, p string, flags int, resolve uint64) (int, error) {
 	}
 }
 
-// cut cuts a path after the last name that lets the head be shorter than PATH_MAX, or after
-// its first.
+// cut splits a path after the last name with which the head is shorter than PATH_MAX, or after the first name.
 func cut(p string) (head, tail string) {
 	if len(p) < unix.PathMax {
 		return p, ""
@@ -96,8 +95,8 @@ func OpenDir(dir int, name string) (int, error) {
 	}
 }
 
-// OpenAbove opens the parent of directory dir, which must have these numbers: ESTALE means that dir was
-// moved. With it a walk need not keep all directories on its path open.
+// OpenAbove opens the parent of directory dir, which must have the device dev and the inode ino: ESTALE means that
+// dir was moved. With it, a walk need not keep all directories on its path open.
 func OpenAbove(dir int, dev, ino uint64) (int, error) {
 	fd, err := OpenDir(dir, "..")
 	if err != nil {
@@ -114,15 +113,15 @@ func OpenAbove(dir int, dev, ino uint64) (int, error) {
 	return fd, nil
 }
 
-// OpenRegular opens the regular file name in dir for reading, and returns its state. It returns ELOOP for a
-// link, and EINVAL for any other type. It does not block on a FIFO, and preserves the access time if the
-// caller may. EAGAIN means that another process holds a lease on the file. The caller closes fd.
+// OpenRegular opens the regular file name in dir for reading, and returns its state. It returns ELOOP for a link, and
+// EINVAL for any other type. It does not block on a FIFO, and preserves the access time if the caller may. EAGAIN
+// means that another process holds a lease on the file. The caller closes fd.
 func OpenRegular(dir int, name string) (fd int, st unix.Stat_t, err error) {
 	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOATIME
 	for {
 		fd, err = unix.Openat(dir, name, flags, 0)
 		if err == unix.EPERM && flags&unix.O_NOATIME != 0 {
-			flags &^= unix.O_NOATIME // of another user's file
+			flags &^= unix.O_NOATIME // the file belongs to another user
 			continue
 		}
 		if err != unix.EINTR {

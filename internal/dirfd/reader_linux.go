@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader lists directories, one after the other, with one buffer. The names that it returns refer to that
-// buffer, are followed by a NUL byte, and are valid until the next call. The zero value is ready to use. A
-// Reader is not safe for concurrent use.
+// Reader lists directories, one after the other, with one buffer. The returned names refer to that buffer, are
+// followed by a NUL byte, and are valid until the next call. The zero value is ready to use. A Reader is not safe for
+// concurrent use.
 type Reader struct {
 	buf    []byte
 	off, n int
@@ -21,23 +21,23 @@ type Reader struct {
 
 const readerSize = 32 << 10
 
-// free are the Readers for lists that are short-lived.
+// free has the Readers that were closed.
 var free = sync.Pool{New: func() any { return &Reader{} }}
 
-// NewReader returns a Reader, a closed one if there is any.
+// NewReader returns a Reader, and reuses a closed one if possible.
 func NewReader() *Reader { return free.Get().(*Reader) }
 
-// Close releases the Reader for another NewReader. It must not be used afterwards.
+// Close releases the Reader for reuse by NewReader. It must not be used afterwards.
 func (r *Reader) Close() { free.Put(r) }
 
-// Start starts at the first entry of fd, which is open for reading.
+// Start rewinds fd, which is open for reading, and starts at the first entry.
 func (r *Reader) Start(fd int) error {
 	r.StartNew(fd)
 	_, err := unix.Seek(fd, 0, 0)
 	return err
 }
 
-// StartNew is Start for a directory that has not been read from.
+// StartNew is Start for a directory that was not read from yet.
 func (r *Reader) StartNew(fd int) {
 	if r.buf == nil {
 		r.buf = make([]byte, readerSize)
@@ -45,9 +45,9 @@ func (r *Reader) StartNew(fd int) {
 	r.fd, r.off, r.n = fd, 0, 0
 }
 
-// Next returns the next entry but "." and "..", its type (DT_*), and false at the end.
+// Next returns the next entry except "." and "..", its type (DT_*), and false at the end.
 func (r *Reader) Next() (name []byte, typ byte, ok bool, err error) {
-	const head = 19 // of getdents64(2): inode, offset, length, type
+	const head = 19 // of struct linux_dirent64: inode, offset, length, type
 	for {
 		if r.off >= r.n {
 			n, err := unix.Getdents(r.fd, r.buf)
@@ -80,7 +80,7 @@ func (r *Reader) Next() (name []byte, typ byte, ok bool, err error) {
 	}
 }
 
-// Lstat is Lstat of a name that Next returned, without a copy or an allocation.
+// Lstat is Lstat for a name that Next returned, without a copy or an allocation.
 func (r *Reader) Lstat(name []byte, st *unix.Stat_t) error {
 	for {
 		_, _, e := syscall.Syscall6(unix.SYS_NEWFSTATAT, uintptr(r.fd), uintptr(unsafe.Pointer(unsafe.SliceData(name))),
@@ -107,7 +107,7 @@ func (r *Reader) Names() ([]string, error) {
 	}
 }
 
-// Names returns the names in dir, unsorted. It opens dir again, so that O_PATH is enough and several callers
+// Names returns the names in dir, unsorted. It opens dir again, so that O_PATH is sufficient and concurrent callers
 // do not share an offset.
 func Names(dir int) ([]string, error) {
 	fd, err := OpenDir(dir, ".")

@@ -25,7 +25,7 @@ type Config struct {
 	Unused func(ctx context.Context) ([]timeline.LayerID, error)
 }
 
-// Meter measures a home. Make one with New; it is safe for concurrent use.
+// Meter measures a home. Create one with New; it is safe for concurrent use.
 type Meter struct {
 	config Config // never changed
 }
@@ -33,7 +33,7 @@ type Meter struct {
 // New returns the Meter of a home.
 func New(c Config) *Meter { return &Meter{config: c} }
 
-// kinds are the parts of an answer, in their order.
+// kinds are the kinds of parts in an answer, in order.
 var kinds = [...]string{
 	wire.DiskBases, wire.DiskLayers, wire.DiskLive, wire.DiskMemory, wire.DiskCaches, wire.DiskAudit, wire.DiskRemoved,
 	wire.DiskLost, wire.DiskOther,
@@ -67,7 +67,7 @@ func (m *Meter) DiskUse(ctx context.Context, progress func(wire.Progress)) (wire
 
 // known is what the database records about a home.
 type known struct {
-	sandboxes    []wire.DiskSandbox // by name, without what is measured
+	sandboxes    []wire.DiskSandbox // by name, without the measured sizes
 	bases, spare map[string]bool    // layers
 }
 
@@ -113,7 +113,7 @@ type tally struct {
 	walk
 	known known
 	parts map[string]*part // by kind
-	live  map[string]*sum  // of sandboxes, by id
+	live  map[string]*sum  // by ID of the sandbox
 }
 
 // home measures the open directory of a home.
@@ -140,7 +140,7 @@ func (t *tally) home(fd int) error {
 	})
 }
 
-// each calls fn for the entries of an open directory of the store, of which there is a bounded number.
+// each calls fn for the entries of an open directory of the store, whose number is bounded.
 func (t *tally) each(fd int, fn func(name string) error) error {
 	names, err := dirfd.Names(fd)
 	if err != nil {
@@ -158,7 +158,7 @@ func (t *tally) each(fd int, fn func(name string) error) error {
 	return nil
 }
 
-// inside calls fn for the entries of the directory name in at, which itself is counted as other.
+// inside calls fn for the entries of the directory name in at, which itself counts as other.
 func (t *tally) inside(at int, name string, fn func(dir int, name string) error) error {
 	fd, err := open(at, name)
 	if errors.Is(err, unix.ENOTDIR) {

@@ -1,15 +1,15 @@
 //go:build linux
 
-// Package diskuse measures what a home takes on the disk, by what it is for.
+// Package diskuse measures the disk use of a home, by purpose.
 //
-// It counts the blocks of each file and directory (st_blocks of 512 bytes), and shares those of a file among its
-// names: so the files that merged layers share with others by hard links count once in all. What a file system
-// shares below files, as reflinks, counts in each file. What a stack of layers shows of a lower layer is in that
-// layer alone.
+// It counts the blocks of each file and directory (st_blocks of 512 bytes), and divides those of a file among its
+// hard links: so files that merged layers share count only once in total. Data that a file system shares between
+// files, such as reflinks, counts in each file. A file that a stack of layers shows from a lower layer counts only in
+// that layer.
 //
-// Everything in the home may be written by a sandbox, so a walk never leaves the directory that it began in, and
-// what it holds has a bound. No lock is held while files are looked at: what changes meanwhile counts as it is
-// found, and what goes away does not count.
+// A sandbox may write anything in the home, so a walk never leaves the directory in which it began, and its memory is
+// bounded. No lock is held during a measurement: a file that changes meanwhile counts as it is found, and one that is
+// removed does not count.
 //
-// It owns no state. The engine's parts never import it.
+// It has no state. The engine's parts never import it.
 package diskuse

@@ -11,31 +11,31 @@ import (
 )
 
 const (
-	// maxHeld is the number of directories of a path that are open at a time; those above are reopened on the way back.
+	// maxHeld is the maximum number of open directories of a path; those above are reopened on the way back.
 	maxHeld = 64
 	// tellEvery is the number of files between two progress reports, and between two checks of the context.
 	tellEvery = 1024
 )
 
-// inode names a file.
+// inode identifies a file.
 type inode struct{ dev, ino uint64 }
 
-// walk measures trees. It is for one goroutine.
+// walk measures trees. It is not safe for concurrent use.
 type walk struct {
 	ctx  context.Context //nolint:containedctx // of one measurement
 	tell func(files int)
 
-	mostNames, mostLinks int // bounds: limit.DiskUseNames, limit.DiskUseLinks
+	mostNames, mostLinks int // limits: limit.DiskUseNames, limit.DiskUseLinks
 
-	files   int  // measured so far
+	files   int  // number of files measured so far
 	names   int  // queued names of directories, and open directories
-	partial bool // something could not be read, or exceeded a bound
+	partial bool // something could not be read, or exceeded a limit
 }
 
 // sum is the size of a tree.
 type sum struct {
-	share float64 // bytes, where a name of a file counts for its share of the file
-	alone int64   // bytes of what has one name, and of directories
+	share float64 // bytes, where each link of a file counts for its share
+	alone int64   // size of files with one link and of directories, in bytes
 	// links are the files with several hard links: if all links of a file are in the tree, removing the tree frees
 	// it. nil if that is not needed.
 	links map[inode]*linked
@@ -125,15 +125,15 @@ func (w *walk) add(s *sum, st *unix.Stat_t) {
 	l.left--
 }
 
-// level is a directory that a walk is in or below.
+// level is a directory in the path of a walk.
 type level struct {
 	fd       int // -1: it is opened again on the way back
 	dev, ino uint64
 	subs     []string // subdirectories that were not visited yet
 }
 
-// below adds the content of the directory fd, which it closes. It does not recurse, since a sandbox decides how deep
-// its directories are.
+// below adds the content of the directory fd, which it closes. It does not recurse, since a sandbox determines how
+// deep its directories are.
 func (w *walk) below(fd int, s *sum) (err error) {
 	var path []level
 	defer func() {

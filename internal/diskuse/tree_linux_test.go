@@ -32,7 +32,7 @@ func measure(t *testing.T, w *walk, dir string) *sum {
 		t.Fatal(err)
 	}
 	if w.names != 0 {
-		t.Errorf("%d names are held after the walk", w.names)
+		t.Errorf("%d names are still counted after the walk", w.names)
 	}
 	return s
 }
@@ -44,7 +44,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// file writes n bytes, and returns the blocks that they take, in bytes.
+// file writes n bytes to a file, and returns the size of its blocks in bytes.
 func file(t *testing.T, name string, n int) int64 {
 	t.Helper()
 	must(t, os.WriteFile(name, make([]byte, n), 0o600))
@@ -74,7 +74,7 @@ func TestTree_CountsAFileOfSeveralNamesOnce(t *testing.T) {
 	if got, want := sa.bytes()+sb.bytes(), da+db+one+both+inside; got != want {
 		t.Errorf("%d bytes in both, want %d", got, want)
 	}
-	// What the other tree has as well is not freed with this one.
+	// Files with a link in the other tree are not freed.
 	if got, want := sa.freed(), da+one; got != want {
 		t.Errorf("removing a frees %d bytes, want %d", got, want)
 	}
@@ -98,11 +98,11 @@ func TestTree_FollowsNoLinkAndEntersNothingElse(t *testing.T) {
 		t.Errorf("%d bytes of a link", n)
 	}
 	if n := measure(t, newWalk(t), filepath.Join(top, "missing")).bytes(); n != 0 {
-		t.Errorf("%d bytes of nothing", n)
+		t.Errorf("%d bytes of a missing entry", n)
 	}
 }
 
-// nest makes directories in each other, deeper than a path can be, and returns how many.
+// nest creates n nested directories, deeper than a path can be.
 func nest(t *testing.T, dir string, n int) {
 	t.Helper()
 	at, err := dirfd.OpenDir(unix.AT_FDCWD, dir)
@@ -175,7 +175,7 @@ func TestTree_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A tree that processes change can be measured all the time.
+// TestTree_MeasuresWhatChanges checks that a tree that processes change can be measured at any time.
 func TestTree_MeasuresWhatChanges(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -190,7 +190,7 @@ func TestTree_MeasuresWhatChanges(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			default: // a directory goes elsewhere while the walk is below it, and comes back
+			default: // a directory is moved away and back while the walk is below it
 				_ = unix.Rename(deep, filepath.Join(dir, "else/d1"))
 				_ = unix.Rename(filepath.Join(dir, "else/d1"), deep)
 			}

@@ -36,15 +36,14 @@ func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, 
 	return res, sandbox.Named(err, rec.Name)
 }
 
-// The commands that answer questions. A change of the rules that one of them makes is recorded as an
-// answer as well.
+// The commands that answer pending requests. A change of the rules by one of them is recorded as an answer as well.
 const (
 	byApprove = "coppice net approve"
 	byDeny    = "coppice net deny"
 )
 
-// Approve allows places about which a gate asks a person, or will. It changes the rules as Allow
-// does, and returns the questions that no longer wait.
+// Approve allows destinations that a gate asks about, or will ask about. It changes the rules as Allow does, and
+// returns the pending requests that it settled.
 func (c *Control) Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
 	return c.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, byApprove)
 }
@@ -64,12 +63,12 @@ func questions(ctx context.Context, s Held) []wire.NetQuestion {
 	defer cancel()
 	now, err := b.Net(ctx)
 	if err != nil {
-		return nil // only the report of the change depends on it
+		return nil // only the list of settled requests depends on it
 	}
 	return now.Asking
 }
 
-// settled returns the questions of before that are not among those of after.
+// settled returns the pending requests of before that are not in after.
 func settled(before, after []wire.NetQuestion) []wire.NetQuestion {
 	out := []wire.NetQuestion{}
 	for _, q := range before {
@@ -91,7 +90,7 @@ func Asks(phases []policies.Phase) bool {
 	})
 }
 
-// ResumeQuestions is WatchQuestions for a box that survived an earlier daemon: it starts with the oldest pending
+// ResumeQuestions is WatchQuestions for a box that an earlier daemon started: it starts with the oldest pending
 // request. It does nothing if no policy of the sandbox asks.
 func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
 	if !policies.Gated(rec.Tier) {
@@ -127,13 +126,13 @@ func (c *Control) followQuestions(ctx context.Context, id timeline.SandboxID, b 
 	if err != nil {
 		c.config.Log.Warn("could not follow the pending requests of a sandbox", "sandbox", id, "err", err)
 	}
-	for _, ev := range open { // the gate has exited, and its pending requests with it
+	for _, ev := range open { // the gate has exited, and its pending requests have ended
 		ev.Verdict, ev.Rule = wire.VerdictDeny, ""
 		c.emitQuestion(ctx, id, open, ev)
 	}
 }
 
-// emitQuestion emits an event about a question; open holds the pending ones.
+// emitQuestion emits an event about a pending request; open holds the requests that are still pending.
 func (c *Control) emitQuestion(
 	ctx context.Context, id timeline.SandboxID, open map[string]wire.NetEvent, ev wire.NetEvent,
 ) {

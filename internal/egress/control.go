@@ -84,7 +84,7 @@ type Records interface {
 	UpdateSandbox(ctx context.Context, id timeline.SandboxID, change func(*meta.Sandbox) error) error
 }
 
-// Recorder keeps the records of the ledger. audit.Book implements it.
+// Recorder writes records to the ledger. audit.Book implements it.
 type Recorder interface {
 	// Drafts returns records of a sandbox, described by rec.
 	Drafts(ctx context.Context, rec *meta.Sandbox, all ...audit.Statement) []ledger.Draft
@@ -114,17 +114,16 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Control is the egress control of all sandboxes of a home. Make one with New. All methods are
-// safe for concurrent use.
+// Control is the egress control of all sandboxes of a home. New creates one. All methods are safe for concurrent use.
 type Control struct {
 	config Config // never changed
 }
 
-// New makes a Control.
+// New returns a Control.
 func New(c Config) *Control { return &Control{config: c} }
 
-// follow calls fn with the events of a box's journal that match q, until ctx or the box ends. It
-// includes the last event that the box wrote.
+// follow calls fn with the events of a box's journal that match q, until ctx or the box ends. It includes the last
+// event that the box wrote.
 func (c *Control) follow(
 	ctx context.Context, id timeline.SandboxID, b Box, q journal.Query, fn func(wire.NetEvent),
 ) error {
@@ -142,7 +141,7 @@ func (c *Control) follow(
 	told := 0
 	at := c.config.Sandboxes.Journal(id)
 	err := journal.Follow(alive, at, q, func(ev wire.NetEvent) error {
-		if ev.Kind != "" { // else it means that no later event is missed
+		if ev.Kind != "" { // an event without a kind means that no later event is missed
 			told++
 			fn(ev)
 		}

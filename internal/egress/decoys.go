@@ -29,18 +29,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Decoys are made when a sandbox is first started with them, and stored in its file "decoys", which only the daemon's
-// user can read. The sandbox shows copies in memory: see rootspec.Access. A fork has its own decoys.
+// Decoys are created when a sandbox is first started with them, and stored in its file "decoys", which only the
+// daemon's user can read. The sandbox shows copies in memory: see rootspec.Access. A fork has its own decoys.
 
 const (
 	decoysName    = "decoys"
 	decoysVersion = 1
 )
 
-// DecoyToken is a token, and the path inside of the decoy that it is from.
+// DecoyToken is a token, and the path inside of the decoy that contains it.
 type DecoyToken struct{ Path, Text string }
 
-// decoyFile is the content of that file.
+// decoyFile is the content of the file "decoys".
 type decoyFile struct {
 	Version int                   `json:"version"`
 	Files   map[string]decoy.File `json:"files"` // by path as the policy names it, before links are followed
@@ -57,9 +57,9 @@ func (c *Control) HasDecoys(id timeline.SandboxID) bool {
 	return err == nil
 }
 
-// Decoys returns the decoys of a sandbox and the tokens in them. at maps the path of each decoy, as
-// the policy names it, to the path without links at which it is shown. Decoys that are not kept yet
-// are made and kept, which is why the caller proves that it holds the sandbox's lock.
+// Decoys returns the decoys of a sandbox and the tokens in them. at maps the path of each decoy in the policy to the
+// path without links at which it is shown. Decoys creates and stores those that do not exist yet, so the caller must
+// prove that it holds the sandbox's lock.
 func (c *Control) Decoys(
 	_ *sandbox.Held, rec *meta.Sandbox, at map[string]string,
 ) (out []rootspec.Decoy, tokens []DecoyToken, err error) {
@@ -88,7 +88,7 @@ func (c *Control) Decoys(
 	shown := map[string]bool{}
 	for _, p := range slices.Sorted(maps.Keys(at)) {
 		if shown[at[p]] {
-			continue // by another name
+			continue // shown under another name
 		}
 		shown[at[p]] = true
 		f := all.Files[p]
@@ -131,7 +131,7 @@ func (c *Control) readDecoys(rec *meta.Sandbox) (all decoyFile, err error) {
 	return all, nil
 }
 
-// DecoyTokens returns the tokens in the decoys that are kept for a sandbox.
+// DecoyTokens returns the tokens in the stored decoys of a sandbox.
 func (c *Control) DecoyTokens(rec *meta.Sandbox) (tokens []string, err error) {
 	decoys, err := c.readDecoys(rec)
 	for _, f := range decoys.Files {
@@ -140,7 +140,7 @@ func (c *Control) DecoyTokens(rec *meta.Sandbox) (tokens []string, err error) {
 	return tokens, err
 }
 
-// writeDecoys stores decoys durably: a token that a sandbox may have read is recognised from then on.
+// writeDecoys stores decoys durably, so that the token in a decoy that the sandbox has read is always recognized.
 func (c *Control) writeDecoys(rec *meta.Sandbox, all decoyFile) (err error) {
 	defer func() { err = fault.Wrap(err, "store the decoys of sandbox %s", rec.Name) }()
 	text, err := json.Marshal(all)
@@ -184,7 +184,7 @@ func (c *Control) followDecoys(ctx context.Context, id timeline.SandboxID, b Box
 	}
 }
 
-// touched sends an event about a decoy.
+// touched emits an event about a decoy.
 func (c *Control) touched(ctx context.Context, id timeline.SandboxID, ev wire.NetEvent) {
 	rec, err := c.config.Records.Sandbox(ctx, string(id))
 	if err != nil {
@@ -195,7 +195,7 @@ func (c *Control) touched(ctx context.Context, id timeline.SandboxID, ev wire.Ne
 	c.config.Feed.Emit(out)
 }
 
-// halts returns the newest touch of a decoy since that time for which a box was stopped, and its time.
+// halts returns the newest touch of a decoy since a time for which a box was stopped, and the time of the touch.
 func (c *Control) halts(id timeline.SandboxID, since time.Time) (why string, at time.Time) {
 	if !c.HasDecoys(id) {
 		return "", at
@@ -216,14 +216,14 @@ func (c *Control) halts(id timeline.SandboxID, since time.Time) (why string, at 
 	return "", at
 }
 
-// Halted reports whether a sandbox was stopped since that time because it touched a decoy.
+// Halted reports whether a sandbox was stopped since a time because it touched a decoy.
 func (c *Control) Halted(rec *meta.Sandbox, since time.Time) bool {
 	why, _ := c.halts(rec.ID, since)
 	return why != ""
 }
 
-// NoteHalt records why the box of a sandbox was stopped, if it was because a decoy was touched. The
-// caller holds the sandbox's lock, or is recovery, before any operation starts.
+// NoteHalt records why the box of a sandbox was stopped, if it was because a decoy was touched. The caller holds the
+// sandbox's lock, or is recovery, before any operation starts.
 func (c *Control) NoteHalt(ctx context.Context, rec *meta.Sandbox) {
 	var since time.Time
 	if rec.Halted != nil {

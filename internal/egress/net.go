@@ -23,7 +23,7 @@ import (
 const (
 	// defaultNetEvents is the number of events that Net returns by default.
 	defaultNetEvents = 100
-	// MaxNetEvents is how many a request may ask for; fewer are kept.
+	// MaxNetEvents is the maximum number of events that a request may ask for; the journal holds fewer.
 	MaxNetEvents = 1_000_000
 )
 
@@ -47,7 +47,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 	}
 	res.Policy = phases[0].Digest
 	if b != nil && policies.Gated(rec.Tier) {
-		// Before the journal is read: the gate answers when all that it refused is in there.
+		// This comes before the journal is read: the gate replies when all its denials are in the journal.
 		now, err := b.Net(ctx)
 		if err == nil {
 			res.Now = &now
@@ -61,7 +61,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 	return res, nil
 }
 
-// netQuery returns the part of a journal that a request asks for.
+// netQuery returns the query of the journal for a request.
 func netQuery(req wire.NetRequest) (journal.Query, error) {
 	q := journal.Query{Last: req.Last, Since: req.Since, Kinds: req.Kinds, ByTime: true}
 	if len(q.Kinds) == 0 {
@@ -91,7 +91,7 @@ func (c *Control) FollowNet(
 		return err
 	}
 	if req.Last == 0 && req.Since.IsZero() {
-		q.Last = -1 // from now on
+		q.Last = -1 // only new events
 	}
 	rec, err := c.config.Records.Sandbox(ctx, name)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 	if d.Rule != nil {
 		res.Rule, res.At, res.Denies = d.Rule.String(), d.Rule.At.String(), d.Rule.Denies
 		if res.Denies {
-			res.Hint = "" // the files that it was made from no longer change it
+			res.Hint = "" // the policy is pinned: its files no longer change it
 		}
 	}
 	if at := phases[0].Until; !at.IsZero() {
@@ -152,8 +152,8 @@ func (c *Control) Why(ctx context.Context, name string, req wire.WhyRequest) (re
 	return res, nil
 }
 
-// lastLed returns the decision about a name with its last known address, and q with that address, if it is denied;
-// else it returns q and d, the decision without an address.
+// lastLed returns the decision about a name with its last known address, and q with that address, if that is denied.
+// Otherwise it returns q and d, the decision without an address.
 func (c *Control) lastLed(
 	id timeline.SandboxID, n policy.Network, q policy.Request, d policy.Decision,
 ) (policy.Request, policy.Decision, error) {
@@ -168,7 +168,7 @@ func (c *Control) lastLed(
 		}
 		addr, err := netip.ParseAddr(ev.Addr)
 		if err != nil {
-			continue // a denial before it had an address
+			continue // denied before the name had an address
 		}
 		led := q
 		led.Addr = addr
@@ -198,7 +198,7 @@ func request(req wire.WhyRequest) (policy.Request, error) {
 	return q, nil
 }
 
-// helps reports whether a rule for the place of q would let it pass.
+// helps reports whether an additional rule for the destination of q would allow it.
 func helps(p policy.Policy, q policy.Request) bool {
 	r, err := policy.ParseRule(q.String(), false)
 	if err != nil {

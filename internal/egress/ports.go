@@ -19,12 +19,11 @@ import (
 )
 
 const (
-	// portPatience is how long after its start a supervised command may take to listen on a port.
+	// portPatience is how long after its start a supervised command may take until it listens on a port.
 	portPatience = 10 * time.Second
-	// portRetry is the pause between two attempts to connect meanwhile.
+	// portRetry is the pause between attempts to connect within portPatience.
 	portRetry = 100 * time.Millisecond
-	// portsEvery is the shortest pause between two looks for new ports, and portsFirst the pause
-	// before the first look.
+	// portsEvery is the minimum pause between two polls of the ports, and portsFirst the pause before the first.
 	portsEvery = time.Second
 	portsFirst = 300 * time.Millisecond
 	// MaxPortEvents is the maximum number of port events of one poll, so that a sandbox cannot displace the events of
@@ -111,8 +110,7 @@ func (c usedConn) CloseWrite() error {
 	return c.Close()
 }
 
-// listening returns the box of a sandbox in which something may listen on a port. It starts the
-// sandbox if it can.
+// listening returns the box of a sandbox in which a process may listen on a port. It starts the sandbox if it can.
 func (c *Control) listening(ctx context.Context, name string, port int) (Box, meta.Sandbox, error) {
 	s, rec, err := c.config.Sandboxes.Acquire(ctx, name, "connecting to a port")
 	if err != nil {
@@ -142,8 +140,7 @@ func (c *Control) listening(ctx context.Context, name string, port int) (Box, me
 	return b, rec, nil
 }
 
-// revives reports whether the supervised command of a stopped sandbox is started again by a
-// connection to a port.
+// revives reports whether a connection to a port starts the supervised command of a stopped sandbox again.
 func revives(rec *meta.Sandbox) bool {
 	return rec.Run != nil && rec.Run.Restart != wire.RestartNo && !rec.Run.Remove
 }
@@ -154,8 +151,7 @@ func startsUp(rec *meta.Sandbox, now time.Time) bool {
 }
 
 // WatchPorts emits events about ports that open and close while a box lives, and returns at once. It does not poll
-// while no process runs. For a box that survived an earlier daemon, the first events are about the ports that are
-// open.
+// while no process runs. For a box that an earlier daemon started, the first events are about the ports that are open.
 func (c *Control) WatchPorts(id timeline.SandboxID, b Box) {
 	c.config.Go(func(ctx context.Context) { c.followPorts(ctx, id, b) })
 }
@@ -195,8 +191,8 @@ func (c *Control) followPorts(ctx context.Context, id timeline.SandboxID, b Box)
 	}
 }
 
-// emitPorts sends events about the difference between the ports that were open before and those of
-// list, and returns the latter.
+// emitPorts emits events about the difference between the ports that were open before and those of list, and returns
+// the latter.
 func (c *Control) emitPorts(
 	ctx context.Context, id timeline.SandboxID, before map[int]bool, list []wire.Port,
 ) map[int]bool {

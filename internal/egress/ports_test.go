@@ -17,10 +17,10 @@ func TestStartsUp_LimitsStartupTime(t *testing.T) {
 		run  *wire.Run
 		want bool
 	}{
-		"none":     {nil, false},
-		"young":    {&wire.Run{Started: now.Add(-time.Second)}, true},
-		"old":      {&wire.Run{Started: now.Add(-time.Minute)}, false},
-		"has died": {&wire.Run{Started: now, Ended: &now}, false},
+		"none":   {nil, false},
+		"young":  {&wire.Run{Started: now.Add(-time.Second)}, true},
+		"old":    {&wire.Run{Started: now.Add(-time.Minute)}, false},
+		"exited": {&wire.Run{Started: now, Ended: &now}, false},
 	} {
 		var rec meta.Sandbox
 		rec.Run = c.run

@@ -22,7 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// MaxTimed is how many rules of a sandbox hold for a time, at most, and how many one request changes.
+// MaxTimed is the maximum number of temporary rules of a sandbox, and of rules that one request adds.
 const MaxTimed = 100
 
 // Allow changes the network rules of a sandbox, permanently or for some time, also for running processes. The change
@@ -39,8 +39,7 @@ func (c *Control) Allow(ctx context.Context, name string, req wire.AllowRequest)
 	return res.AllowResult, err
 }
 
-// addRules is Allow, by a command that is named. It also returns the questions that waited for a
-// person and wait no longer.
+// addRules is Allow for the command named by. It also returns the pending requests that the change settled.
 func (c *Control) addRules(
 	ctx context.Context, name string, req wire.AllowRequest, by string,
 ) (res wire.AnswerResult, err error) {
@@ -53,7 +52,7 @@ func (c *Control) addRules(
 		return res, err
 	}
 	defer s.Unlock()
-	if s.Box() == nil { // else its gate records it, before it accepts the rules
+	if s.Box() == nil { // with a box, the gate records it before it accepts the rules
 		if err := c.RecordExpired(ctx, s.Proof(), &rec); err != nil {
 			return res, err
 		}
@@ -79,7 +78,7 @@ func (c *Control) addRules(
 	if err != nil {
 		return res, err
 	}
-	// From here on a client that disconnects changes nothing.
+	// From here on, a client that disconnects does not cancel the change.
 	ctx = context.WithoutCancel(ctx)
 	ev := wire.NetEvent{Kind: wire.NetPolicy, Rule: ruleList(rules), Reason: by, Policy: after[0].Digest}
 	var ends []time.Time
@@ -91,7 +90,7 @@ func (c *Control) addRules(
 	next.PolicyRecord = digest
 	drafts := c.config.Recorder.Drafts(ctx, &rec, statements...)
 	var waited []wire.NetQuestion
-	noted := false // in the journal, which must then also record a revert
+	noted := false // the event is in the journal, which must then also record a revert
 	err = c.config.Recorder.Do(ctx, drafts, func(ctx context.Context) (err error) {
 		if err := c.NoteEvent(rec.ID, ev); err != nil {
 			return err
@@ -116,9 +115,9 @@ func (c *Control) addRules(
 	return res, nil
 }
 
-// policyRecords returns the records of a rule change with the event ev, and of the answers to questions that the
-// change consists of, if it was made by one of their commands. ends are the ends of the rules, in the order of the
-// request; nil if they are permanent. digest is that of the change.
+// policyRecords returns the records of a rule change with the event ev, and of the answers to pending requests if by is
+// one of the commands for them. ends are the ends of the rules, in the order of the request; nil if they are permanent.
+// digest is that of the record of the change.
 func (c *Control) policyRecords(
 	ctx context.Context, req wire.AllowRequest, ev wire.NetEvent, before, by string, ends []time.Time,
 ) (out []audit.Statement, digest string) {
@@ -148,7 +147,7 @@ func (c *Control) policyRecords(
 	return out, digest
 }
 
-// endsOf returns the ends of temporary rules in rec.
+// endsOf returns the ends of temporary rules that rec contains.
 func endsOf(rec *meta.Sandbox, rules []policy.Rule) []time.Time {
 	ends := make([]time.Time, len(rules))
 	for i, r := range rules {
@@ -161,10 +160,10 @@ func endsOf(rec *meta.Sandbox, rules []policy.Rule) []time.Time {
 	return ends
 }
 
-// stamp writes a time as records have it.
+// stamp formats a time as in records.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// rulesOf reads the rules of a request.
+// rulesOf parses the rules that a request adds.
 func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 	if removes(req) {
 		return nil, removable(req)
@@ -190,7 +189,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 	return rules, nil
 }
 
-// withRules returns a record with more rules.
+// withRules returns rec with more rules.
 func (c *Control) withRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule,
 ) (meta.Sandbox, error) {
@@ -232,7 +231,7 @@ func (c *Control) withRules(
 	return next, nil
 }
 
-// putInForce records the rules of next, and puts them in force in the box of the sandbox, if it has one: then live is
+// putInForce stores the rules of next, and puts them in force in the box of the sandbox, if it has one: then live is
 // true. If the keeper does not accept them, both are reverted to the rules of rec.
 func (c *Control) putInForce(
 	ctx context.Context, s Held, rec, next *meta.Sandbox, before, after []policies.Phase,
@@ -260,16 +259,16 @@ func (c *Control) putInForce(
 		return true, nil
 	}
 	if s.Box() == nil {
-		return false, nil // the keeper has just exited, and starts with the record
+		return false, nil // the keeper has just exited; the next one starts with the stored rules
 	}
-	// It is unknown whether the keeper accepted it.
+	// It is unknown whether the keeper accepted the rules.
 	old := *rec
 	old.PolicyText = before[len(before)-1].Policy // the database may have dropped the text meanwhile
 	return false, errors.Join(fault.Wrap(err, "change the rules of sandbox %s", rec.Name), set(before), record(&old))
 }
 
-// Renew puts the recorded policy in force in a box that survived an earlier daemon: that daemon may
-// have ended between the record and the keeper. An error is logged.
+// Renew puts the stored policy in force in a box that an earlier daemon started, because that daemon may have exited
+// after it stored a policy and before it sent it to the keeper. An error is logged.
 func (c *Control) Renew(ctx context.Context, rec *meta.Sandbox, b Box) {
 	if !policies.Gated(rec.Tier) {
 		return
@@ -286,7 +285,7 @@ func (c *Control) Renew(ctx context.Context, rec *meta.Sandbox, b Box) {
 	}
 }
 
-// NoteEvent appends an event to the journal of a sandbox, with the present time.
+// NoteEvent appends an event to the journal of a sandbox, with the current time.
 func (c *Control) NoteEvent(id timeline.SandboxID, ev wire.NetEvent) error {
 	ev.Time = c.config.Now().UTC()
 	at := c.config.Sandboxes.Journal(id)
@@ -300,7 +299,7 @@ func (c *Control) NoteEvent(id timeline.SandboxID, ev wire.NetEvent) error {
 	return errors.Join(j.Append(ev), j.Close())
 }
 
-// ruleList returns rules as one text, for people.
+// ruleList formats rules as one line of text.
 func ruleList(rules []policy.Rule) string {
 	var out []string
 	for _, r := range rules {

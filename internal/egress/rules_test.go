@@ -25,22 +25,22 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// fakeCore is an engine with one live sandbox, its box, its record and its ledger. It notes the
-// steps of a change of the rules.
+// fakeCore is an engine with one live sandbox, its box, its record and its ledger. It records the steps of a change of
+// the rules.
 type fakeCore struct {
-	Sandboxes // but for what is implemented below
-	Box       // the same
+	Sandboxes // only the methods below are implemented
+	Box       // likewise
 
 	rec   meta.Sandbox
-	first string // the digest of its policy before the first change
+	first string // digest of the policy before the first change
 	lock  *sandbox.Sandbox
-	dir   string // of its journal
+	dir   string // directory of the journal
 	steps []string
 
-	ledgerErr, keeperErr error // what comes of Do, and of SetPolicy
+	ledgerErr, keeperErr error // results of Do and of SetPolicy
 }
 
-// fakeHeld is the sandbox of a fakeCore while its lock is held.
+// fakeHeld is the locked sandbox of a fakeCore.
 type fakeHeld struct {
 	*fakeCore
 	proof *sandbox.Held
@@ -85,7 +85,7 @@ func (f *fakeCore) UpdateSandbox(_ context.Context, _ timeline.SandboxID, change
 	return err
 }
 
-// which says whether a policy is the one before the first change.
+// which returns "old" for the digest of the policy before the first change, else "new".
 func (f *fakeCore) which(digest string) string {
 	if digest == f.first {
 		return "old"
@@ -111,7 +111,7 @@ func (f *fakeCore) Do(ctx context.Context, _ []ledger.Draft, fn func(context.Con
 	return err
 }
 
-// newFake makes a Control over a fakeCore, whose sandbox may reach one.example.
+// newFake returns a Control over a fakeCore whose sandbox may connect to one.example.
 func newFake(t *testing.T) (*Control, *fakeCore) {
 	t.Helper()
 	book, _, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"), ledger.Options{})
@@ -141,8 +141,8 @@ func newFake(t *testing.T) (*Control, *fakeCore) {
 	}), f
 }
 
-// TestAllow_RecordsBeforeEnforcing checks that a change of the rules is recorded before it is
-// in force, and is undone if it cannot be put in force.
+// TestAllow_RecordsBeforeEnforcing checks that a change of the rules is recorded before it is in force, and is undone
+// if the keeper does not accept it.
 func TestAllow_RecordsBeforeEnforcing(t *testing.T) {
 	failed := errors.New("it failed")
 	for name, c := range map[string]struct {

@@ -87,8 +87,8 @@ func only(yes bool, text string) []string {
 	return nil
 }
 
-// stillSo returns warnings about destinations that a request does not change: they are allowed but stay denied, or
-// the removed rule is not the only one that decides about them.
+// stillSo returns warnings about destinations for which a request changes nothing: they are allowed but stay denied, or
+// another rule decides the same as the removed one.
 func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err error) {
 	p, err := policy.ParseCanonical([]byte(now.Policy))
 	if err != nil {
@@ -96,7 +96,7 @@ func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err 
 	}
 	look := func(list []string, unwanted bool) {
 		for _, text := range list {
-			// A private rule is about private addresses of one place, and only another one opens them.
+			// A private rule is about private addresses of its destination, which only private rules allow.
 			network := p.Network
 			place, private := strings.CutSuffix(text, policy.PrivateSuffix)
 			if private {
@@ -104,7 +104,7 @@ func stillSo(now policies.Phase, req wire.AllowRequest) (warnings []string, err 
 			}
 			q, err := policy.ParseRequest(place)
 			if err != nil {
-				continue // more than one place, or none
+				continue // more than one destination, or none
 			}
 			d := network.Decide(q)
 			if place = q.String(); private {

@@ -24,8 +24,7 @@ func (h *hears) Drafts(_ context.Context, _ *meta.Sandbox, all ...audit.Statemen
 	return nil
 }
 
-// TestDeny_RecordsExpiryOfEachRule checks that each answer is recorded with the expiry of the
-// rule that it makes.
+// TestDeny_RecordsExpiryOfEachRule checks that each answer is recorded with the expiry of the rule that it adds.
 func TestDeny_RecordsExpiryOfEachRule(t *testing.T) {
 	control, core := newFake(t)
 	h := &hears{fakeCore: core}

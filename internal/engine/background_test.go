@@ -31,7 +31,7 @@ func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 	h := newHome(t)
 	h.onDir("evil")
 	h.onDir("innocent")
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
 	release := h.Hold() // the background waits
@@ -43,31 +43,31 @@ func TestFinalize_ContinuesPastFailedLayer(t *testing.T) {
 	good := h.layerOf(h.run("innocent", "write", "precious", "work").Head)
 	release()
 
-	if err := h.Seal(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) ||
+	if err := h.Finalize(ctx); err == nil || !strings.Contains(err.Error(), string(bad)) ||
 		strings.Contains(err.Error(), string(good)) {
 		t.Errorf("the error is %v, want that of layer %s alone", err, bad)
 	}
-	left, err := h.DB.LayersUnsealed(ctx)
+	left, err := h.DB.UnfinalizedLayers(ctx)
 	if err != nil || len(left) != 1 || left[0].ID != bad {
-		t.Errorf("not sealed: %+v, %v; want layer %s alone", left, err, bad)
+		t.Errorf("not finalized: %+v, %v; want layer %s alone", left, err, bad)
 	}
 }
 
-// heldSeal is a file system on which sealing stops at a file with an attribute of overlayfs's,
+// heldFinalize is a file system on which finalizing stops at a file with an attribute of overlayfs's,
 // and on which no layer goes away.
-type heldSeal struct {
+type heldFinalize struct {
 	vfs.FS
 	reached, release chan struct{}
 	once             sync.Once
 }
 
-func (f *heldSeal) RemoveXattr(fd int, name string) error {
+func (f *heldFinalize) RemoveXattr(fd int, name string) error {
 	f.once.Do(func() { close(f.reached) })
 	<-f.release
 	return f.FS.RemoveXattr(fd, name)
 }
 
-func (f *heldSeal) Rename(fromDir int, from string, toDir int, to string) error {
+func (f *heldFinalize) Rename(fromDir int, from string, toDir int, to string) error {
 	if strings.HasPrefix(to, "rm-") {
 		return unix.EBUSY
 	}
@@ -76,11 +76,11 @@ func (f *heldSeal) Rename(fromDir int, from string, toDir int, to string) error 
 
 // TestRemove_CancelsLayerFinalization matters because hashing the layer of a sandbox may take hours.
 func TestRemove_CancelsLayerFinalization(t *testing.T) {
-	files := &heldSeal{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
+	files := &heldFinalize{FS: vfs.OS(), reached: make(chan struct{}), release: make(chan struct{})}
 	h := newHomeOn(t, files)
 	h.onDir("evil")
 	h.onDir("innocent")
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
 	release := h.Hold() // the background waits
@@ -92,16 +92,16 @@ func TestRemove_CancelsLayerFinalization(t *testing.T) {
 	release()
 
 	done := make(chan error)
-	go func() { done <- h.Seal(ctx) }()
+	go func() { done <- h.Finalize(ctx) }()
 	<-files.reached
 	if _, err := h.Remove(ctx, []string{"evil"}, true); err != nil {
 		t.Error(err)
 	}
 	close(files.release)
 	if err := <-done; err != nil {
-		t.Errorf("sealing the others: %v", err)
+		t.Errorf("finalizing the others: %v", err)
 	}
-	if h.Layers.Sealed(large) || !h.Layers.Sealed(good) {
-		t.Errorf("sealed: the removed sandbox's layer %v, the other one's %v", h.Layers.Sealed(large), h.Layers.Sealed(good))
+	if h.Layers.Finalized(large) || !h.Layers.Finalized(good) {
+		t.Errorf("finalized: the removed sandbox's layer %v, the other one's %v", h.Layers.Finalized(large), h.Layers.Finalized(good))
 	}
 }

@@ -206,7 +206,7 @@ func (g gitLayers) History(
 	}
 	digests := map[timeline.LayerID]string{}
 	for _, l := range layers {
-		if l.Sealed && l.Digest != "" && !l.Merged {
+		if l.Finalized && l.Digest != "" && !l.Merged {
 			digests[l.ID] = l.Digest
 		}
 	}

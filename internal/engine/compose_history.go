@@ -14,7 +14,7 @@ import (
 func historyConfig(e *Engine) history.Config {
 	return history.Config{
 		DB: e.DB, Layers: e.Layers, Masks: e.masks, Sandboxes: historyCore{e}, Budgets: e.budgets,
-		Cleaners: e.cleaners, Feed: e.Feed, Shape: &e.shape, Seal: e.Upkeep.Seal,
+		Cleaners: e.cleaners, Feed: e.Feed, Shape: &e.shape, Finalize: e.Upkeep.Finalize,
 		VerifyRecords: e.Records.VerifyAll, VerifyImages: e.Images.Verify, Now: func() time.Time { return e.Now() },
 	}
 }

@@ -46,7 +46,7 @@ func (c imagesCore) intact(ctx context.Context, rec *meta.Sandbox, id timeline.S
 		if err == nil && !c.e.Layers.Has(l) {
 			err = fault.New(fault.Corrupt, "layer %s is missing", l)
 		}
-		if err == nil && known.Sealed && known.Digest != "" && known.Size <= left {
+		if err == nil && known.Finalized && known.Digest != "" && known.Size <= left {
 			left -= known.Size
 			err = c.e.Layers.VerifyDigest(ctx, l, known.Digest)
 		}

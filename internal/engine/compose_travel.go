@@ -20,7 +20,7 @@ func travelConfig(e *Engine) travel.Config {
 	core := travelCore{e}
 	return travel.Config{
 		API: core, Sandboxes: core, Stacks: basesCore{e}, Repos: e.Repos, DB: e.DB, Layers: e.Layers, Git: e.Git,
-		Book: e.Book, Keep: e.shape.RLocker(), Seal: e.Upkeep.Seal, Rand: e.Rand,
+		Book: e.Book, Keep: e.shape.RLocker(), Finalize: e.Upkeep.Finalize, Rand: e.Rand,
 		RecordText: func(text string) string { return e.cleaners.Formats().RecordText(text) },
 		Now:        func() time.Time { return e.Now() },
 	}

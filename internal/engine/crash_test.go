@@ -26,21 +26,21 @@ import (
 
 // acked is what an engine acknowledged.
 type acked struct {
-	boxes  map[string]bool   // the names of sandboxes
-	all    map[string]string // snapshots of sandbox a of which no deletion was begun: what file f has
-	sealed map[string]string // those of them that survive a power loss
-	live   map[string]string // what file f has in live roots, where that is sure
-	tried  map[string]bool   // what a write of f was begun with
-	told   []string          // the records of the ledger, in the order of its log
+	boxes     map[string]bool   // the names of sandboxes
+	all       map[string]string // snapshots of sandbox a of which no deletion was begun: what file f has
+	finalized map[string]string // those of them that survive a power loss
+	live      map[string]string // what file f has in live roots, where that is sure
+	tried     map[string]bool   // what a write of f was begun with
+	told      []string          // the records of the ledger, in the order of its log
 }
 
 func newAcked() acked {
-	return acked{boxes: map[string]bool{}, all: map[string]string{}, sealed: map[string]string{},
+	return acked{boxes: map[string]bool{}, all: map[string]string{}, finalized: map[string]string{},
 		live: map[string]string{}, tried: map[string]bool{"": true}}
 }
 
 func (k acked) clone() acked {
-	return acked{maps.Clone(k.boxes), maps.Clone(k.all), maps.Clone(k.sealed), maps.Clone(k.live), maps.Clone(k.tried),
+	return acked{maps.Clone(k.boxes), maps.Clone(k.all), maps.Clone(k.finalized), maps.Clone(k.live), maps.Clone(k.tried),
 		slices.Clone(k.told)}
 }
 
@@ -93,7 +93,7 @@ func (h *home) holds(what string, k acked, power bool) {
 	}
 	want := k.all
 	if power {
-		want = k.sealed
+		want = k.finalized
 	}
 	if k.boxes["a"] {
 		h.has(what, want, k.tried)
@@ -106,7 +106,7 @@ func (h *home) holds(what string, k acked, power bool) {
 }
 
 // goesOn fails unless a command runs in sandbox a. If it may be lost, since nothing of it was
-// sealed, it may refuse that, and is removed.
+// finalized, it may refuse that, and is removed.
 func (h *home) goesOn(what string, mayBeLost bool) {
 	h.t.Helper()
 	rec, err := h.DB.Sandbox(ctx, "a")
@@ -162,7 +162,7 @@ type crashed struct {
 }
 
 // Whenever the daemon or the machine dies, from the first start on, the next engine opens the
-// home and has what was acknowledged; after a power loss, what of it was sealed.
+// home and has what was acknowledged; after a power loss, what of it was finalized.
 func TestCrash_KeepsWhatWasAcknowledged(t *testing.T) {
 	every := 20
 	switch {
@@ -263,9 +263,9 @@ func (h *home) lives(note func(func(k *acked))) {
 		note(func(k *acked) { k.all[id] = text })
 		return id
 	}
-	seal := func() {
-		must(h.Seal(ctx))
-		note(func(k *acked) { k.sealed = maps.Clone(k.all) })
+	finalize := func() {
+		must(h.Finalize(ctx))
+		note(func(k *acked) { k.finalized = maps.Clone(k.all) })
 	}
 	note(func(k *acked) { k.tried["afterwards"] = true })
 	h.onDir("a")
@@ -273,8 +273,8 @@ func (h *home) lives(note func(func(k *acked))) {
 	write("one")
 	middle := write("two")
 	write("three")
-	seal()
-	note(func(k *acked) { delete(k.all, middle); delete(k.sealed, middle) })
+	finalize()
+	note(func(k *acked) { delete(k.all, middle); delete(k.finalized, middle) })
 	_, err := h.DeleteSnapshot(ctx, "a", middle)
 	must(err)
 	_, err = h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}})
@@ -283,11 +283,11 @@ func (h *home) lives(note func(func(k *acked))) {
 	write("four")
 	_, err = h.GC(ctx, wire.GCRequest{}, ignore)
 	must(err)
-	seal()
+	finalize()
 	write("five")
 
 	h.run("b", "write", "f", "of b")
-	seal()
+	finalize()
 	note(func(k *acked) { k.live["b"] = "of b" })
 	h.halfAdopted("b")
 	h.close()

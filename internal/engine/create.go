@@ -293,7 +293,7 @@ func (e *Engine) first(
 	msg = e.cleaners.For(ctx, rec).Redact(msg)
 	id, err := timeline.NewSnapshotID(e.Rand)
 	return timeline.Snapshot{
-		ID: id, Sandbox: rec.ID, Parent: parent, Cause: cause, Message: msg, Created: rec.Created, Sealed: true,
+		ID: id, Sandbox: rec.ID, Parent: parent, Cause: cause, Message: msg, Created: rec.Created, Finalized: true,
 	}, err
 }
 

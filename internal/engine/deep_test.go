@@ -163,13 +163,13 @@ func TestFinalize_ContinuesPastLayerWithoutManifest(t *testing.T) {
 	if _, err := h.Commit(ctx, "b", "small"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := h.DB.LayersUnsealed(ctx); err != nil || len(left) > 0 {
+	if left, err := h.DB.UnfinalizedLayers(ctx); err != nil || len(left) > 0 {
 		t.Errorf("%d layers would be set aside after a power loss, %v", len(left), err)
 	}
-	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unsealed != 1 || res.Unverifiable != 1 ||
+	if res, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || res.Unfinalized != 1 || res.Unverifiable != 1 ||
 		len(res.Damage) > 0 {
 		t.Errorf("verify: %+v, %v; want one layer without a digest", res, err)
 	}

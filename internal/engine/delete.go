@@ -117,7 +117,7 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	if err != nil {
 		return err
 	}
-	e.Upkeep.CancelSeal(unused)
+	e.Upkeep.CancelFinalize(unused)
 	e.Feed.Emit(events.About(rec, wire.EventRemoved))
 	e.mu.Lock()
 	delete(e.boxes, rec.ID)

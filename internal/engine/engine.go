@@ -148,9 +148,9 @@ type Box interface {
 	Resume(ctx context.Context) error
 	// Paused reports whether the processes are suspended by Pause.
 	Paused(ctx context.Context) (bool, error)
-	// Reseal gives a box that was started with an Image its own identity. seed is 32 fresh random
+	// Rekey gives a box that was started with an Image its own identity. seed is 32 fresh random
 	// bytes. It stops at the first step that fails, which the error names.
-	Reseal(ctx context.Context, hostname string, seed []byte) ([]ResealStep, error)
+	Rekey(ctx context.Context, hostname string, seed []byte) ([]RekeyStep, error)
 	// Release opens the gate of a box that was started with an Image.
 	Release(ctx context.Context) error
 	// Exec runs a command. Frames are sent over the returned stream, which the caller closes. In the
@@ -237,8 +237,8 @@ type Frozen interface {
 	Save(ctx context.Context, dir string) (init *os.File, err error)
 }
 
-// ResealStep is a step of Reseal.
-type ResealStep = restore.Step
+// RekeyStep is a step of Rekey.
+type RekeyStep = restore.Step
 
 // LiveRoot describes the root of a frozen box.
 type LiveRoot struct {

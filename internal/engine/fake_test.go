@@ -52,19 +52,19 @@ type fakeBoxes struct {
 	mu    sync.Mutex
 	boxes map[string]*fakeBox // by run directory
 
-	started []BoxConfig                 // what boxes were started with
-	ports   map[int]bool                // of boxes that start
-	deaf    int                         // the same
-	noShare bool                        // no limit of processors
-	sealErr error                       // of boxes that start
-	user    uint32                      // the same
-	hooked  []wire.ExecRequest          // the hooks that were run
-	hookEnd wire.Exit                   // of each of them
-	hookGo  chan struct{}               // they wait for it; nil: they do not
-	holds   []string                    // the protections of boxes that start
-	found   []meta.Finding              // what they find out about the host
-	begun   func(context.Context) error // what a start does first; nil: nothing
-	unheard error                       // what comes of attaching to one
+	started  []BoxConfig                 // what boxes were started with
+	ports    map[int]bool                // of boxes that start
+	deaf     int                         // the same
+	noShare  bool                        // no limit of processors
+	rekeyErr error                       // of boxes that start
+	user     uint32                      // the same
+	hooked   []wire.ExecRequest          // the hooks that were run
+	hookEnd  wire.Exit                   // of each of them
+	hookGo   chan struct{}               // they wait for it; nil: they do not
+	holds    []string                    // the protections of boxes that start
+	found    []meta.Finding              // what they find out about the host
+	begun    func(context.Context) error // what a start does first; nil: nothing
+	unheard  error                       // what comes of attaching to one
 }
 
 type fakeBox struct {
@@ -93,8 +93,8 @@ type fakeBox struct {
 
 	paused   atomic.Bool
 	released atomic.Int32 // how often
-	sealed   []string     // guarded by mu; host names that it was given
-	sealErr  error        // guarded by mu; what comes of the second step of that
+	rekeyed  []string     // guarded by mu; host names that it was given
+	rekeyErr error        // guarded by mu; what comes of the second step of that
 
 	starved  atomic.Bool   // its init answers nothing
 	starving chan struct{} // receives a token when a caller waits for it
@@ -123,7 +123,7 @@ func (f *fakeBoxes) Start(ctx context.Context, c BoxConfig) (Box, Enforced, erro
 	defer f.mu.Unlock()
 	f.started = append(f.started, c)
 	b := &fakeBox{root: c.Spec.Bind, gone: make(chan struct{}), morePorts: make(chan struct{}, 1),
-		starving: make(chan struct{}, 1), deaf: f.deaf, sealErr: f.sealErr, user: f.user, boxes: f}
+		starving: make(chan struct{}, 1), deaf: f.deaf, rekeyErr: f.rekeyErr, user: f.user, boxes: f}
 	if f.ports != nil {
 		b.ports = maps.Clone(f.ports)
 		b.morePorts <- struct{}{}
@@ -200,14 +200,14 @@ func (b *fakeBox) Paused(ctx context.Context) (bool, error) {
 	return b.paused.Load(), nil
 }
 
-func (b *fakeBox) Reseal(_ context.Context, hostname string, seed []byte) ([]ResealStep, error) {
+func (b *fakeBox) Rekey(_ context.Context, hostname string, seed []byte) ([]RekeyStep, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sealed = append(b.sealed, hostname)
-	if b.sealErr != nil {
-		return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "machine-id", Err: b.sealErr.Error()}}, b.sealErr
+	b.rekeyed = append(b.rekeyed, hostname)
+	if b.rekeyErr != nil {
+		return []RekeyStep{{Name: "hostname", Detail: hostname}, {Name: "machine-id", Err: b.rekeyErr.Error()}}, b.rekeyErr
 	}
-	return []ResealStep{{Name: "hostname", Detail: hostname}, {Name: "random"}}, nil
+	return []RekeyStep{{Name: "hostname", Detail: hostname}, {Name: "random"}}, nil
 }
 
 func (b *fakeBox) Release(context.Context) error { b.released.Add(1); return nil }

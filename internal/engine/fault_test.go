@@ -58,24 +58,24 @@ var failings = map[string]failing{
 		_, err := h.GC(ctx, wire.GCRequest{Keep: wire.Keep{Last: 1}}, ignore)
 		return err
 	}},
-	// A daemon was killed while a live root became a layer, and before a snapshot was sealed.
+	// A daemon was killed while a live root became a layer, and before a snapshot was finalized.
 	"recovery": {boot: "boot-1", prepare: func(h *home, k *acked) {
 		h.run("b", "write", "f", "of b")
 		k.live["b"] = "of b"
-		k.tried["unsealed"] = true
-		k.all[h.run("a", "write", "f", "unsealed").Head] = "unsealed"
+		k.tried["unfinalized"] = true
+		k.all[h.run("a", "write", "f", "unfinalized").Head] = "unfinalized"
 		h.halfAdopted("b")
 	}},
 	// So was the power; with it goes the snapshot.
 	"recovery from a power loss": {boot: "boot-2", prepare: func(h *home, k *acked) {
 		h.run("b", "write", "f", "of b")
 		k.live["b"] = "of b"
-		if err := h.Seal(ctx); err != nil {
+		if err := h.Finalize(ctx); err != nil {
 			h.t.Fatal(err)
 		}
-		k.tried["unsealed"] = true
+		k.tried["unfinalized"] = true
 		h.release = h.Hold() // until the home was cloned
-		h.run("a", "write", "f", "unsealed")
+		h.run("a", "write", "f", "unfinalized")
 		h.halfAdopted("b")
 	}},
 }

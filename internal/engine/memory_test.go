@@ -145,28 +145,28 @@ func TestForkMemory_IsRekeyed(t *testing.T) {
 	}
 	for _, sb := range res.Sandboxes {
 		b := h.live(t, sb.Name)
-		if sb.Quarantine != nil || b == nil || !slices.Equal(b.sealed, []string{sb.Name}) || b.released.Load() != 1 {
+		if sb.Quarantine != nil || b == nil || !slices.Equal(b.rekeyed, []string{sb.Name}) || b.released.Load() != 1 {
 			t.Errorf("%+v", sb)
 		}
-		if got := h.resealed(t, sb.Name); !slices.Equal(got, []string{"hostname", "random", "gate"}) {
+		if got := h.rekeyed(t, sb.Name); !slices.Equal(got, []string{"hostname", "random", "gate"}) {
 			t.Errorf("the ledger of %s has %v", sb.Name, got)
 		}
 	}
 }
 
-// resealed returns the steps of re-keying in the records of a sandbox.
-func (h *home) resealed(t *testing.T, name string) (steps []string) {
+// rekeyed returns the steps of re-keying in the records of a sandbox.
+func (h *home) rekeyed(t *testing.T, name string) (steps []string) {
 	t.Helper()
 	rec, err := h.DB.Sandbox(ctx, name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for r, err := range h.Ledger.Read(t.Context(), format.Sandbox(rec.ID),
-		ledger.Filter{Kinds: []format.Kind{format.KindReseal}}) {
+		ledger.Filter{Kinds: []format.Kind{format.KindRekey}}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := r.Body.(*format.Reseal)
+		b := r.Body.(*format.Rekey)
 		if b.Error != "" {
 			b.Step += " failed"
 		}
@@ -179,7 +179,7 @@ func TestForkMemory_QuarantinedWhenRekeyFails(t *testing.T) {
 	h := newHome(t)
 	h.inGvisor(t, "a")
 	h.boxes.mu.Lock()
-	h.boxes.sealErr = errors.New("no room for another id")
+	h.boxes.rekeyErr = errors.New("no room for another id")
 	h.boxes.mu.Unlock()
 	res, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true})
 	if err != nil {
@@ -190,14 +190,14 @@ func TestForkMemory_QuarantinedWhenRekeyFails(t *testing.T) {
 		b.released.Load() != 0 {
 		t.Fatalf("%+v", res.Sandboxes[0])
 	}
-	if got := h.resealed(t, "b"); !slices.Equal(got, []string{"hostname", "machine-id failed"}) {
+	if got := h.rekeyed(t, "b"); !slices.Equal(got, []string{"hostname", "machine-id failed"}) {
 		t.Errorf("%v", got)
 	}
 	if _, err := h.CommitMemory(ctx, "b", "m"); !fault.Is(err, fault.Conflict) {
 		t.Errorf("its memory is kept: %v", err)
 	}
 	b.mu.Lock()
-	b.sealErr = nil
+	b.rekeyErr = nil
 	b.mu.Unlock()
 	sb, err := h.Resume(ctx, "b")
 	if err != nil || sb.Quarantine != nil || b.released.Load() != 1 {
@@ -210,7 +210,7 @@ func (h *home) quarantined(t *testing.T) {
 	t.Helper()
 	h.inGvisor(t, "a")
 	h.boxes.mu.Lock()
-	h.boxes.sealErr = errors.New("not yet")
+	h.boxes.rekeyErr = errors.New("not yet")
 	h.boxes.mu.Unlock()
 	if _, err := h.Fork(ctx, "a", wire.ForkRequest{Names: []string{"b"}, Memory: true}); err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestQuarantinedFork_StartsFromMemoryOnly(t *testing.T) {
 		t.Errorf("it starts: %v", err)
 	}
 	h.boxes.mu.Lock()
-	h.boxes.sealErr = nil
+	h.boxes.rekeyErr = nil
 	h.boxes.mu.Unlock()
 	if sb, err := h.Resume(ctx, "b"); err != nil || sb.Quarantine != nil || h.last().Image == "" {
 		t.Errorf("%+v %v", sb, err)

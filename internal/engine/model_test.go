@@ -391,7 +391,7 @@ func (m *model) restart(*rapid.T) {
 
 func (m *model) verify(t *rapid.T) {
 	r, err := m.h.Verify(ctx, "", func(wire.Progress) {})
-	if err != nil || len(r.Damage) > 0 || r.Unsealed > 0 {
+	if err != nil || len(r.Damage) > 0 || r.Unfinalized > 0 {
 		t.Fatalf("verify: %+v, %v", r, err)
 	}
 }

@@ -12,7 +12,7 @@ func TestSnapshots_MatchLog(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", "f", "one")
-	if err := h.Seal(ctx); err != nil { // or one may say sealed, and the other not
+	if err := h.Finalize(ctx); err != nil { // or one may say finalized, and the other not
 		t.Fatal(err)
 	}
 	log, err := h.Log(ctx, "a")

@@ -43,7 +43,7 @@ func (e recovery) home(ctx context.Context) error {
 	if err := e.unadoptAll(ctx, ""); err != nil {
 		return err
 	}
-	if err := e.distrustUnsealed(ctx); err != nil {
+	if err := e.distrustUnfinalized(ctx); err != nil {
 		return err
 	}
 	if err := e.dropUnrecorded(ctx); err != nil {
@@ -60,10 +60,10 @@ func (e recovery) home(ctx context.Context) error {
 // settingBoot names the setting with the boot id of when the home was last opened.
 const settingBoot = "boot_id"
 
-// distrustUnsealed handles a power loss. Snapshots whose layer was not finalized leave the history;
+// distrustUnfinalized handles a power loss. Snapshots whose layer was not finalized leave the history;
 // their layers, and live roots that stand on them, are moved to lost/ for a person to look at. Heads
 // move to the nearest snapshot that is left.
-func (e recovery) distrustUnsealed(ctx context.Context) error {
+func (e recovery) distrustUnfinalized(ctx context.Context) error {
 	last, err := e.DB.Setting(ctx, settingBoot)
 	if err != nil {
 		return err
@@ -72,12 +72,12 @@ func (e recovery) distrustUnsealed(ctx context.Context) error {
 		return nil
 	}
 	if last != "" {
-		unsealed, err := e.DB.LayersUnsealed(ctx)
+		unfinalized, err := e.DB.UnfinalizedLayers(ctx)
 		if err != nil {
 			return err
 		}
 		if err := e.recordLost(ctx, func() error {
-			for _, l := range unsealed {
+			for _, l := range unfinalized {
 				if err := e.loseLayer(ctx, l.ID); err != nil {
 					return err
 				}

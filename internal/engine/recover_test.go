@@ -65,17 +65,17 @@ func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 	h.run("a", "write", "f", "one")
 	middle := h.run("a", "write", "g", "two").Head
 	h.run("a", "write", "f", "three")
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
 	defer h.Hold()() // the background keeps its hands off
 	if _, err := h.DeleteSnapshot(ctx, "a", middle); err != nil {
 		t.Fatal(err)
 	}
-	left, err := h.DB.LayersUnsealed(ctx)
+	left, err := h.DB.UnfinalizedLayers(ctx)
 	for _, l := range left {
 		if !l.Merged {
-			t.Errorf("layer %s is not sealed, and nothing else has what it holds", l.ID)
+			t.Errorf("layer %s is not finalized, and nothing else has what it holds", l.ID)
 		}
 	}
 	if err != nil {
@@ -86,8 +86,8 @@ func TestDeleteSnapshot_FinalizesReplacementLayer(t *testing.T) {
 func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
-	sealed := h.run("a", "write", "f", "one").Head
-	if _, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil { // seals
+	finalized := h.run("a", "write", "f", "one").Head
+	if _, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil { // finalizes
 		t.Fatal(err)
 	}
 	torn := h.run("a", "write", "f", "two").Head
@@ -111,8 +111,8 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	h.open()
 
 	head, err := h.Head(ctx, "a")
-	if err != nil || head != sealed {
-		t.Fatalf("head is %s, %v; want %s", head, err, sealed)
+	if err != nil || head != finalized {
+		t.Fatalf("head is %s, %v; want %s", head, err, finalized)
 	}
 	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: torn}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("the torn snapshot can still be reached: %v", err)
@@ -127,11 +127,11 @@ func TestPowerLoss_DropsUnfinalizedSnapshot(t *testing.T) {
 	if got := h.tree("a")["f"]; got != "two" {
 		t.Errorf("the live root was kept, and shows %q", got)
 	}
-	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: sealed}); err != nil {
+	if _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: finalized}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.tree("a")["f"]; got != "one" {
-		t.Errorf("the sealed snapshot shows %q", got)
+		t.Errorf("the finalized snapshot shows %q", got)
 	}
 	if r, err := h.Verify(ctx, "", func(wire.Progress) {}); err != nil || len(r.Damage) > 0 {
 		t.Errorf("verify: %+v, %v", r, err)

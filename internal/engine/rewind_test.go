@@ -191,7 +191,7 @@ func TestRewindInPlace_LosesNothingWhenStuck(t *testing.T) {
 // calm waits for the background to finish and keeps it from the files until release is called.
 func calm(t *testing.T, h *home) (release func()) {
 	t.Helper()
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return h.Hold()

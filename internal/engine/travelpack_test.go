@@ -16,7 +16,7 @@ func TestPackable_NamesFileReadAsWhiteout(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	h.run("a", "write", ".wh.base", "x")
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := h.DB.Sandbox(ctx, "a")
@@ -36,14 +36,14 @@ func TestPacking_RefusesLayerOfOlderVersion(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
 	id := h.layerOf(h.run("a", "write", ".wh.base", "x").Head)
-	if err := h.Seal(ctx); err != nil {
+	if err := h.Finalize(ctx); err != nil {
 		t.Fatal(err)
 	}
 	l, err := h.DB.Layer(ctx, id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.DB.MarkSealed(ctx, id, l.Digest, "sha256:old", l.Size); err != nil {
+	if err := h.DB.MarkFinalized(ctx, id, l.Digest, "sha256:old", l.Size); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := h.DB.Sandbox(ctx, "a")

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// MaxText is as much of a message as an event carries, in bytes.
+	// MaxText is the maximum size of a message in an event, in bytes.
 	MaxText = 1024
 	// kept is the number of events stored for listeners that lag or reconnect.
 	kept = 4096
@@ -52,8 +52,8 @@ func NewBus(now func() time.Time, records Records) *Bus {
 	return &Bus{now: now, records: records, base: base, next: base, more: make(chan struct{}), counts: map[string]uint64{}}
 }
 
-// Emit sends events to all listeners, in this order. It sets Seq and Time, cuts long texts, and
-// never waits; it may be called with any lock held.
+// Emit sends events to all listeners, in this order. It sets Seq and Time, and truncates long texts. It never
+// blocks, and may be called with any lock held.
 func (b *Bus) Emit(evs ...wire.SandboxEvent) {
 	for _, ev := range evs {
 		ev.Time = b.now().UTC()
@@ -77,9 +77,8 @@ func (b *Bus) put(ev wire.SandboxEvent) {
 	b.more = make(chan struct{})
 }
 
-// after copies the events that follow number seq into buf, as many as it holds.
-// The first of them may be an EventDropped. With none, more is closed when there
-// is one.
+// after copies the events that follow number seq into buf, as many as fit. The first of them may be an
+// EventDropped. If there are none, more is closed when the next event arrives.
 func (b *Bus) after(seq uint64, buf []wire.SandboxEvent) (got []wire.SandboxEvent, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,7 +166,7 @@ func (b *Bus) Events(ctx context.Context, name string, after uint64, yield func(
 	}
 }
 
-// Cut truncates a text to MaxText bytes, and replaces what is not UTF-8.
+// Cut truncates a text to MaxText bytes, and replaces invalid UTF-8.
 func Cut(s string) string {
 	if len(s) > MaxText {
 		s = s[:MaxText-3] + "..."

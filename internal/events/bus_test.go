@@ -21,10 +21,10 @@ var (
 	errClosed = errors.New("closed")
 )
 
-// busOnly is a bus that knows no sandbox.
+// busOnly returns a bus that knows no sandbox.
 func busOnly() *Bus { return NewBus(time.Now, nil) }
 
-// collect gives the events after a number, up to one of this kind.
+// collect returns the events after a number, up to the first of the kind until.
 func collect(t *testing.T, e *Bus, name string, after uint64, until string) (got []wire.SandboxEvent) {
 	t.Helper()
 	err := e.Events(t.Context(), name, after, func(ev wire.SandboxEvent) error {
@@ -81,7 +81,7 @@ func TestBus_DeliversEventsInOrder(t *testing.T) {
 				t.Error(err)
 			}
 			if seen+lost != n {
-				t.Errorf("%d seen and %d dropped of %d", seen, lost, n)
+				t.Errorf("got %d events and %d dropped ones, want %d in all", seen, lost, n)
 			}
 		})
 	}
@@ -115,24 +115,24 @@ func TestBus_ResumesEvents(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	if got := collect(t, e, "", all[6].Seq, wire.EventRemoved); len(got) != 4 || got[0].Seq != all[7].Seq {
-		t.Errorf("after the seventh: %+v", got)
+		t.Errorf("after event 7: %+v", got)
 	}
 
-	// More than is remembered.
+	// More events than the bus stores.
 	tell(kept + 5)
 	end()
 	if got := collect(t, e, "", 0, wire.EventRemoved); len(got) != kept || got[0].Kind != wire.EventSnapshot {
-		t.Errorf("%d from the start, the first %+v", len(got), got[0])
+		t.Errorf("got %d events, the first %+v", len(got), got[0])
 	}
 	late := collect(t, e, "", all[10].Seq, wire.EventRemoved)
 	if len(late) != kept+1 || late[0].Kind != wire.EventDropped || late[0].Dropped != 6 || late[0].Time.IsZero() {
-		t.Errorf("%d, the first %+v", len(late), late[0])
+		t.Errorf("got %d events, the first %+v", len(late), late[0])
 	}
 	if got := collect(t, e, "", late[0].Seq, wire.EventRemoved); len(got) != kept {
-		t.Errorf("after the dropped ones: %d", len(got))
+		t.Errorf("after the dropped events: %d", len(got))
 	}
 
-	// Numbers of an earlier daemon.
+	// Event numbers of an earlier daemon.
 	for _, after := range []uint64{1, all[0].Seq - 2, wire.EventsNow - 1} {
 		got := collect(t, e, "", after, wire.EventRemoved)
 		if len(got) != kept+1 || got[0].Kind != wire.EventDropped || got[0].Detail == "" {
@@ -140,7 +140,7 @@ func TestBus_ResumesEvents(t *testing.T) {
 		}
 	}
 	if next := NewBus(time.Now, nil); next.base <= all[0].Seq {
-		t.Error("the numbers of a later daemon are smaller")
+		t.Error("a later daemon has smaller event numbers")
 	}
 }
 

@@ -20,7 +20,7 @@ func About(rec *meta.Sandbox, kind string) wire.SandboxEvent {
 	return wire.SandboxEvent{Kind: kind, Sandbox: rec.Name, ID: string(rec.ID)}
 }
 
-// Snapshot is the event of a new snapshot.
+// Snapshot returns the event of a new snapshot.
 func Snapshot(rec *meta.Sandbox, snap timeline.Snapshot) wire.SandboxEvent {
 	ev := About(rec, wire.EventSnapshot)
 	ev.Snapshot, ev.Parent = string(snap.ID), string(snap.Parent)
@@ -29,15 +29,14 @@ func Snapshot(rec *meta.Sandbox, snap timeline.Snapshot) wire.SandboxEvent {
 	return ev
 }
 
-// Created is the event of a new sandbox.
+// Created returns the event of a new sandbox.
 func Created(rec *meta.Sandbox) wire.SandboxEvent {
 	ev := About(rec, wire.EventCreated)
 	ev.Snapshot, ev.Detail = string(rec.Head), rec.From
 	return ev
 }
 
-// Forked are the events of forks that parent was the origin of, at one of its snapshots: one of
-// parent, then one of each fork.
+// Forked returns the events of forks from a snapshot of parent: one of parent, then one of each fork.
 func Forked(parent *meta.Sandbox, at timeline.SnapshotID, forks []meta.Sandbox) []wire.SandboxEvent {
 	ev := About(parent, wire.EventFork)
 	names := make([]string, len(forks))
@@ -52,8 +51,8 @@ func Forked(parent *meta.Sandbox, at timeline.SnapshotID, forks []meta.Sandbox) 
 	return all
 }
 
-// Started is the event of a start of the supervised command. message is its command line,
-// without secrets, as for Exec, Limits and Exited.
+// Started returns the event of a start of the supervised command. message is its redacted command line, as for
+// Exec, Limits and Exited.
 func Started(rec *meta.Sandbox, run *wire.Run, message string) wire.SandboxEvent {
 	ev := About(rec, wire.EventRun)
 	if run.Starts > 1 {
@@ -91,7 +90,7 @@ func Limits(rec *meta.Sandbox, exec, message string, x wire.Exit) (all []wire.Sa
 	return all
 }
 
-// Exited is the event of the end of a command.
+// Exited returns the event of the exit of a command.
 func Exited(rec *meta.Sandbox, exec, message string, x wire.Exit) wire.SandboxEvent {
 	ev := About(rec, wire.EventExited)
 	ev.Exec, ev.Message, ev.Exit, ev.Paths, ev.Detail = exec, message, &x.Code, x.Paths, x.Message
@@ -108,14 +107,14 @@ func Moved(rec *meta.Sandbox, m wire.MoveResult, what string) wire.SandboxEvent 
 	return ev
 }
 
-// Tagged is the event of a tag that names a snapshot, or with at "" none any more.
+// Tagged returns the event of a change of a tag. at is the tagged snapshot, or "" if the tag was deleted.
 func Tagged(rec *meta.Sandbox, tag string, at timeline.SnapshotID) wire.SandboxEvent {
 	ev := About(rec, wire.EventTag)
 	ev.Message, ev.Snapshot = tag, string(at)
 	return ev
 }
 
-// Dropped is the event of the end of a snapshot; why is "" where a person asked for it.
+// Dropped returns the event of the deletion of a snapshot. why is "" if a user requested it.
 func Dropped(rec *meta.Sandbox, snap timeline.Snapshot, why string) wire.SandboxEvent {
 	ev := About(rec, wire.EventDeleted)
 	ev.Snapshot, ev.Parent = string(snap.ID), string(snap.Parent)

@@ -14,28 +14,27 @@ import (
 // Kind classifies an error for programs. Kinds are part of the wire format: they are only ever added.
 type Kind string
 
-// The kinds. Package httpapi gives each an HTTP status, package cli an exit code
-// ("coppice help exit-codes").
+// The kinds. Package httpapi assigns each an HTTP status, and package cli an exit code ("coppice help exit-codes").
 const (
 	Internal    Kind = "internal"    // a bug of Coppice, or an unforeseen error
 	Invalid     Kind = "invalid"     // the request itself is wrong
 	NotFound    Kind = "not_found"   // unknown sandbox, snapshot, tag, file
-	Ambiguous   Kind = "ambiguous"   // a reference that fits several snapshots
+	Ambiguous   Kind = "ambiguous"   // a reference that matches several snapshots
 	Exists      Kind = "exists"      // the name is taken
 	Conflict    Kind = "conflict"    // another operation holds what this one needs
-	Unsupported Kind = "unsupported" // this host or build cannot do it; the hint says what would
+	Unsupported Kind = "unsupported" // this host or build cannot do it; the hint says what could
 	Denied      Kind = "denied"      // not allowed
 	NoSpace     Kind = "no_space"    // disk or quota full; nothing acknowledged was lost
 	ReadOnly    Kind = "read_only"   // the store cannot be written
 	Corrupt     Kind = "corrupt"     // stored data fails its check; writes stop
 	Version     Kind = "version"     // data of a format that this build does not know
 	Unavailable Kind = "unavailable" // the daemon, keeper or network cannot be reached
-	Cancelled   Kind = "cancelled"   // the caller went away
+	Cancelled   Kind = "cancelled"   // the caller disconnected
 	Timeout     Kind = "timeout"     // a deadline passed
-	TooLarge    Kind = "too_large"   // a bound of package limit was reached
+	TooLarge    Kind = "too_large"   // a bound of package limit is exceeded
 )
 
-// Error is an error with a kind, a message for people, a hint, and the cause.
+// Error is an error with a kind, a message for users, a hint, and the cause.
 type Error struct {
 	Kind    Kind
 	Message string // lower case, no period: what was being done, to what
@@ -57,13 +56,13 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// New makes an error of kind k.
+// New returns an error of kind k.
 func New(k Kind, format string, args ...any) *Error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap returns an error that says what failed with err. Its kind is that of err, or the one that err's errno stands
-// for. Wrap returns nil if err is nil.
+// Wrap returns an error that says what failed with err. Its kind is that of err, or of err's errno. Wrap returns nil if
+// err is nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -83,8 +82,8 @@ func (e *Error) Because(err error) *Error {
 	return e
 }
 
-// KindOf returns the kind of err: that of the outermost *Error, else the one that a context error or an errno stands
-// for, else Internal. KindOf(nil) is "".
+// KindOf returns the kind of err: that of the outermost *Error, else that of a context error or an errno, else
+// Internal. KindOf(nil) is "".
 func KindOf(err error) Kind {
 	var e *Error
 	switch {
@@ -110,9 +109,9 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// OfHost returns the error of a step whose system calls depend on the host alone. An errno
-// without a kind is then not a bug of Coppice: the host does not support the call
-// (Unsupported), or cannot do it now (Unavailable). Any other error is returned as is.
+// OfHost returns the error of a step whose system calls depend on the host alone. An errno without a kind is then not a
+// bug of Coppice: the host does not support the call (Unsupported), or cannot do it now (Unavailable). Any other error
+// is returned unchanged.
 func OfHost(err error) error {
 	var e syscall.Errno
 	if KindOf(err) != Internal || !errors.As(err, &e) {

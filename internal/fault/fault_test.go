@@ -24,9 +24,9 @@ func TestOfHost_ClassifiesErrnos(t *testing.T) {
 		}
 	}
 	if err := New(Internal, "a bug"); OfHost(err) != error(err) {
-		t.Error("an error without an errno is another one")
+		t.Error("an error without an errno is not returned unchanged")
 	}
 	if OfHost(nil) != nil {
-		t.Error("no error is one")
+		t.Error("OfHost(nil) is not nil")
 	}
 }

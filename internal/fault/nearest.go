@@ -2,14 +2,12 @@ package fault
 
 import "strings"
 
-// Nearest returns the option that a person who typed word most likely meant, for a hint: one
-// from which word differs by at most a third of the option's letters, rounded up, or that
-// begins with word, of two letters or more. Case does not count, and two letters that have
-// changed places are one difference. It returns "" if no option is near, and of several that
-// are equally near the one that sorts first.
+// Nearest returns the option that a user who typed word most likely meant, for a hint: one from which word differs by
+// at most a third of the option's letters, rounded up, or that begins with word, if word has two letters or more. Case
+// does not count, and two swapped letters are one difference. It returns "" if no option is near. Of several equally
+// near options it returns the one that sorts first.
 //
-// The work is bounded by the length of the options alone: word may be untrusted, and of any
-// length.
+// The work is bounded by the length of the options alone: word may be untrusted, and of any length.
 func Nearest(word string, options []string) string {
 	word = strings.ToLower(word)
 	best, least := "", 0
@@ -30,8 +28,8 @@ func Nearest(word string, options []string) string {
 	return best
 }
 
-// distance counts the bytes to insert, remove, change or swap with their neighbour to turn a
-// into b. It returns most+1 for more than most, at no cost where the lengths differ by more.
+// distance returns the number of bytes to insert, remove, change or swap with their neighbour to turn a into b. It
+// returns most+1 for more than most, without work if the lengths differ by more.
 func distance(a, b string, most int) int {
 	if max(len(a), len(b))-min(len(a), len(b)) > most {
 		return most + 1

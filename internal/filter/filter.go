@@ -21,7 +21,7 @@ const (
 	KeyState  = "state"  // a state of `coppice ls`, or running, stopped or quarantined
 	KeyTier   = "tier"   // in force
 	KeyDriver = "driver" // in force
-	KeyOrigin = "origin" // the name of its parent at the time of the fork
+	KeyOrigin = "origin" // name of the parent at the time of the fork
 )
 
 // Keys lists the keys, in the order of the documents.
@@ -43,14 +43,14 @@ func Values(key string) []string {
 // test reports whether a sandbox satisfies a term.
 type test func(*wire.Sandbox) bool
 
-// Filter chooses sandboxes. The zero value chooses all. It does not change, and may be used concurrently.
+// Filter chooses sandboxes. The zero value chooses all. It is immutable, and safe for concurrent use.
 type Filter struct {
-	groups map[string][]test // the terms of each key; of labels, of each key of a label
+	groups map[string][]test // the terms of each key; for labels, of each key of a label
 }
 
-// Parse reads terms. A sandbox is chosen if it satisfies a term of each key; terms about different keys of
-// labels are terms of different keys. The error is Invalid for a term that is not KEY=VALUE, has an unknown
-// key, or a value that the key does not have, and TooLarge for more terms than limit.FilterTerms.
+// Parse parses terms. A sandbox is chosen if it satisfies a term of each key; terms about different label keys are
+// terms of different keys. The error is Invalid for a term that is not KEY=VALUE, has an unknown key, or a value that
+// the key does not have, and TooLarge for more terms than limit.FilterTerms.
 func Parse(terms []string) (Filter, error) {
 	if len(terms) > limit.FilterTerms {
 		return Filter{}, fault.New(fault.TooLarge, "too many filters: %d; the limit is %d", len(terms), limit.FilterTerms).
@@ -67,7 +67,7 @@ func Parse(terms []string) (Filter, error) {
 	return f, nil
 }
 
-// parse reads one term. Terms of the same group are alternatives.
+// parse parses one term. Terms of the same group are alternatives.
 func parse(term string) (group string, t test, err error) {
 	key, value, given := strings.Cut(term, "=")
 	switch {
@@ -121,7 +121,7 @@ func (f Filter) Match(sb *wire.Sandbox) bool {
 	return true
 }
 
-// Choose returns those of list that are chosen, in their order. It reuses list.
+// Choose returns the chosen sandboxes of list, in their order. It reuses list.
 func (f Filter) Choose(list []wire.Sandbox) []wire.Sandbox {
 	return slices.DeleteFunc(list, func(sb wire.Sandbox) bool { return !f.Match(&sb) })
 }
@@ -130,7 +130,7 @@ func (f Filter) Choose(list []wire.Sandbox) []wire.Sandbox {
 func Origin(sb *wire.Sandbox) string {
 	name, at, _ := strings.Cut(sb.From, "@")
 	if _, err := timeline.ParseSnapshotID(at); err != nil || timeline.ValidName(name) != nil {
-		return "" // a path may have an "@", too
+		return "" // From may also be a path with an "@"
 	}
 	return name
 }
@@ -151,7 +151,7 @@ func inState(sb *wire.Sandbox, state string) bool {
 	return sb.State == state && !sb.Paused
 }
 
-// example is a value of a key, for a hint.
+// example returns a value of a key, for a hint.
 func example(key string) string {
 	if values := Values(key); values != nil {
 		return values[0]
@@ -159,7 +159,7 @@ func example(key string) string {
 	return map[string]string{KeyLabel: "team=web", KeyName: "web-*", KeyOrigin: "box"}[key]
 }
 
-// listed writes words as a list that ends in "or".
+// listed joins words with commas, and "or" before the last.
 func listed(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// some are sandboxes of all kinds.
+// some returns sandboxes of all kinds.
 func some() []wire.Sandbox {
 	return []wire.Sandbox{
 		{Name: "api", State: wire.StateLive, Tier: "gvisor", Driver: "overlay", From: "host",
@@ -101,7 +101,7 @@ func TestParse_RefusesTooManyTerms(t *testing.T) {
 	}
 }
 
-// Every value that is offered for completion is valid, and so are the examples of hints.
+// TestValues_AreValid checks that all completions of values and all examples in hints are valid.
 func TestValues_AreValid(t *testing.T) {
 	t.Parallel()
 	for _, key := range Keys() {

@@ -23,14 +23,14 @@ import (
 	"time"
 )
 
-// patience is how long an answer may take, and unanswered how long is waited where none may
-// come: a connection within the sandbox's own stack is dropped, not refused.
+// patience is the time limit for an answer. unanswered is how long to wait where no answer is expected: a connection
+// within the sandbox's own stack is dropped, not refused.
 const (
 	patience   = time.Minute
 	unanswered = 2 * time.Second
 )
 
-// orders are what the agent inside can do.
+// orders are the commands that the agent inside the sandbox supports.
 var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	// mount FROM TO
 	"mount": func(a []string, _ []byte) ([]byte, error) {
@@ -47,7 +47,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		cmd.Stdin = bytes.NewReader(data)
 		return cmd.CombinedOutput()
 	},
-	// exchange NETWORK ADDRESS: sends data, ends its side, reads to the end
+	// exchange NETWORK ADDRESS: sends data, closes the sending side and reads to the end
 	"exchange": func(a []string, data []byte) ([]byte, error) {
 		wait := patience
 		if len(a) > 2 { // no answer is expected
@@ -111,7 +111,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		i, _ := strconv.Atoi(a[0])
 		return io.ReadAll(held[i])
 	},
-	// https CAFILE N URL: gets it N times, by HTTP/2 where the server has it
+	// https CAFILE N URL: gets URL N times, by HTTP/2 if the server supports it
 	"https": func(a []string, _ []byte) ([]byte, error) {
 		pem, err := os.ReadFile(a[0])
 		if err != nil {
@@ -139,7 +139,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}
 		return out, nil
 	},
-	// trailer CAFILE VERSION URL NAME VALUE: posts data with a trailer, by that version of HTTP
+	// trailer CAFILE VERSION URL NAME VALUE: posts data with a trailer, by HTTP/VERSION
 	"trailer": func(a []string, data []byte) ([]byte, error) {
 		pem, err := os.ReadFile(a[0])
 		if err != nil {
@@ -167,16 +167,16 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		defer r.Body.Close()
 		return io.ReadAll(r.Body)
 	},
-	// ended I: waits until a held connection is over
+	// ended I: waits until a held connection has ended
 	"ended": func(a []string, _ []byte) ([]byte, error) {
 		i, _ := strconv.Atoi(a[0])
 		if _, err := held[i].Read(make([]byte, 1)); err != nil && !errors.Is(err, syscall.ETIMEDOUT) &&
 			!strings.Contains(err.Error(), "i/o timeout") {
 			return []byte(err.Error()), nil
 		}
-		return nil, errors.New("it goes on")
+		return nil, errors.New("the connection did not end")
 	},
-	// begin ADDRESS: begins a connection and does not wait for it, or sends data by UDP
+	// begin ADDRESS: starts a connection without waiting for it, or sends data by UDP
 	"begin": func(a []string, data []byte) ([]byte, error) {
 		if data != nil {
 			c, err := dial("udp", a[0], patience)
@@ -194,7 +194,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}()
 		return nil, nil
 	},
-	// ping ADDRESS: one echo request, and its answer
+	// ping ADDRESS: sends one echo request and reads the reply
 	"ping": func(a []string, _ []byte) ([]byte, error) {
 		network, request := "ip4:icmp", []byte{8, 0, 0xf7, 0xfd, 0, 1, 0, 1}
 		if strings.Contains(a[0], ":") {
@@ -217,7 +217,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 			}
 		}
 	},
-	// drop: closes what was held
+	// drop: closes the held connections
 	"drop": func([]string, []byte) ([]byte, error) {
 		for _, c := range held {
 			c.Close()
@@ -245,7 +245,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}
 		return io.ReadAll(x)
 	},
-	// ask udp|tcp SERVER [none]: one DNS message there and back
+	// ask udp|tcp SERVER [none]: sends one DNS message and reads the reply
 	"ask": func(a []string, data []byte) ([]byte, error) {
 		wait := patience
 		if len(a) > 2 { // no answer is expected
@@ -276,14 +276,14 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}
 		return b[:max(n, 0)], err
 	},
-	// look NAME: what getaddrinfo would say
+	// look NAME: looks NAME up as getaddrinfo(3) would
 	"look": func(a []string, _ []byte) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		addrs, err := lookups().LookupNetIP(ctx, "ip", a[0])
 		return []byte(fmt.Sprint(addrs)), err
 	},
-	// blast ADDRESS: sends 64 KiB at a time, as many as data has bytes, and waits for one byte
+	// blast ADDRESS: sends 64 KiB len(data) times, and waits for one byte
 	"blast": func(a []string, data []byte) ([]byte, error) {
 		c, err := dial("tcp", a[0], patience)
 		if err != nil {
@@ -303,7 +303,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		_, err = io.ReadFull(c, b[:1])
 		return nil, err
 	},
-	// fetch ADDRESS N: asks for N times 64 KiB and reads them
+	// fetch ADDRESS N: requests N times 64 KiB and reads them
 	"fetch": func(a []string, data []byte) ([]byte, error) {
 		c, err := dial("tcp", a[0], patience)
 		if err != nil {
@@ -316,7 +316,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 256<<10))
 		return []byte(strconv.FormatInt(n, 10)), err
 	},
-	// connect ADDRESS N: connects N times, one after the other, with one byte there and back
+	// connect ADDRESS N: connects N times in sequence, with a one-byte round trip each
 	"connect": func(a []string, data []byte) ([]byte, error) {
 		n, _ := strconv.Atoi(a[1])
 		b := []byte{1}
@@ -337,7 +337,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		}
 		return nil, nil
 	},
-	// flood ADDRESS N: opens N connections at once, and says how many came about
+	// flood ADDRESS N: opens N connections at once, and returns how many succeeded
 	"flood": func(a []string, _ []byte) ([]byte, error) {
 		n, _ := strconv.Atoi(a[1])
 		var ok atomic.Int64
@@ -353,7 +353,7 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		all.Wait()
 		return strconv.AppendInt(nil, ok.Load(), 10), nil
 	},
-	// many ADDRESS N: opens N connections and says how many came about; keeps them
+	// many ADDRESS N: opens N connections, keeps them, and returns how many succeeded
 	"many": func(a []string, _ []byte) ([]byte, error) {
 		n, _ := strconv.Atoi(a[1])
 		ok := 0
@@ -368,12 +368,12 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 	},
 }
 
-// held are connections that stay open over several orders.
+// held are connections that stay open between orders.
 var held []net.Conn
 
 func dialName(network, addr string) (net.Conn, error) { return dialFor(patience, network, addr) }
 
-// dialFor dials, and lets both that and what is done with the connection take so long.
+// dialFor dials. wait limits both the dial and the use of the connection.
 func dialFor(wait time.Duration, network, addr string) (net.Conn, error) {
 	c, err := dial(network, addr, wait)
 	if err == nil {

@@ -158,7 +158,7 @@ func (k *desk) settle(q *question, d Decision) {
 	}
 	e := q.event(k.now(), d)
 	e.Until = time.Time{}
-	// What follows is reported separately, or does not happen.
+	// The result is ignored: a connection that follows has a separate event, without which it is not made.
 	k.journal.emit(e)
 	close(q.done)
 }
@@ -204,7 +204,7 @@ func (r ruling) asks(proto Proto, addr netip.Addr, port uint16) place {
 	return place{proto: proto, name: r.name, port: port}
 }
 
-// settled returns the denial for r, which is Ask although the question was answered with d.
+// settled returns r. If r is still Ask although its question was answered with d, the result is a denial.
 func (r ruling) settled(d Decision) ruling {
 	if r.verdict != Ask {
 		return r

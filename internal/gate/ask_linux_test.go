@@ -51,7 +51,7 @@ func startAsking(t *testing.T, k kind, b *book, change func(*Options)) *asking {
 	return a
 }
 
-// say adds rules.
+// say adds allow and deny rules.
 func (a *asking) say(t *testing.T, allow, deny string) {
 	t.Helper()
 	more := network(t, allow, deny)
@@ -66,7 +66,7 @@ func (a *asking) pass(d time.Duration) {
 	a.offset += d
 }
 
-// asked waits until a question about a place began.
+// asked waits for the pending request of a destination.
 func (a *asking) asked(t *testing.T, proto Proto, host string, port uint16) Event {
 	t.Helper()
 	return a.wait(t, "a question", func(e Event) bool {
@@ -75,7 +75,7 @@ func (a *asking) asked(t *testing.T, proto Proto, host string, port uint16) Even
 	})
 }
 
-// later has the agent do something that takes until somebody decides.
+// later starts an order that waits for a decision, and returns a function that waits for its result.
 func (a *asking) later(what string, data []byte, args ...string) func() ([]byte, error) {
 	type result struct {
 		out []byte
@@ -126,7 +126,7 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	}
 	s.say(t, "other.example", "")
 	if q := s.Stats().Asking; len(q) != 1 || len(b.sought()) != 0 {
-		t.Errorf("another rule let it pass: %+v, %q", q, b.sought())
+		t.Errorf("a rule for another name let it pass: %+v, %q", q, b.sought())
 	}
 	s.say(t, "new.example:80", "")
 	if out, err := done(); err != nil || string(out) != "hello" {
@@ -138,11 +138,11 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 		t.Errorf("%+v", end)
 	}
 
-	// Another port of it is another question: the handshake waits, and nothing is dialled.
+	// Another port of the name is another request: the handshake waits, and nothing is dialled.
 	done = s.later("exchange", []byte("again"), "tcp", "new.example:8080")
 	s.asked(t, TCP, "new.example", 8080)
 	if slices.Contains(b.reached(), netip.AddrPortFrom(pub, 8080)) {
-		t.Error("it was dialled before somebody agreed")
+		t.Error("it was dialled before it was approved")
 	}
 	s.say(t, "new.example:8080", "")
 	if out, err := done(); err != nil || string(out) != "again" {
@@ -168,7 +168,7 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	}
 	s.denied(t, DNS, "the name leads to a private address")
 
-	// By TCP as well, and denied.
+	// The same over TCP, and denied.
 	m := ask("no.example", dnsmessage.TypeA, false)
 	done = s.later("ask", m, "tcp", "192.0.0.1:53")
 	s.asked(t, DNS, "no.example", 0)
@@ -179,7 +179,7 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	if e := s.denied(t, DNS, "a rule denies it"); e.Name != "no.example" || e.Verdict != Deny {
 		t.Errorf("%+v", e)
 	}
-	s.must(t, "ask", m, "udp", "192.0.0.1:53") // denied by now: it does not wait
+	s.must(t, "ask", m, "udp", "192.0.0.1:53") // denied meanwhile: the query does not wait
 
 	// Queries for other types than addresses are not asked about, and return nothing.
 	for _, typ := range []dnsmessage.Type{65, 16, 15, 255} {
@@ -191,7 +191,7 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	}
 	s.denied(t, DNS, "approval is requested on a connection to its addresses")
 
-	// What was refused without rules is refused as ever, at once.
+	// Addresses that are denied without rules are still denied, at once.
 	for _, to := range []string{"10.0.0.1:80", "169.254.169.254:80", "127.0.0.53:53", "192.0.0.1:80", "[fd00:ec2::254]:80",
 		"[64:ff9b::a00:1]:80"} {
 		if _, err := s.do("exchange", []byte("x"), "tcp", to, "none"); err == nil {
@@ -212,8 +212,8 @@ func testPendingRequestHoldsLookupAndConnection(t *testing.T, k kind) {
 	}
 }
 
-// TestPendingRequest_TimesOut checks that a request without an answer is denied in the end,
-// and that the next try makes another request.
+// TestPendingRequest_TimesOut checks that a request is denied if it is not answered in time, and that the next attempt
+// makes another request.
 func TestPendingRequest_TimesOut(t *testing.T) { overBoth(t, testPendingRequestTimesOut) }
 
 func testPendingRequestTimesOut(t *testing.T, k kind) {
@@ -245,8 +245,8 @@ func testPendingRequestTimesOut(t *testing.T, k kind) {
 	}
 }
 
-// TestPendingRequest_DropsDatagrams checks that datagrams are dropped while their request is
-// pending: the sender sends them again.
+// TestPendingRequest_DropsDatagrams checks that datagrams are dropped while their request is pending, and that later
+// datagrams pass after approval.
 func TestPendingRequest_DropsDatagrams(t *testing.T) { overBoth(t, testPendingRequestDropsDatagrams) }
 
 func testPendingRequestDropsDatagrams(t *testing.T, k kind) {
@@ -266,8 +266,8 @@ func testPendingRequestDropsDatagrams(t *testing.T, k kind) {
 	}
 }
 
-// TestPendingRequests_FloodIsBounded sends a flood of requests, as a tunnel that encodes data
-// in names does: some wait, the others are denied, and allowed requests are answered meanwhile.
+// TestPendingRequests_FloodIsBounded sends a flood of requests, as a tunnel that encodes data in names does. Some wait
+// and the others are denied; allowed requests are answered meanwhile.
 func TestPendingRequests_FloodIsBounded(t *testing.T) { overBoth(t, testPendingRequestsFloodIsBounded) }
 
 func testPendingRequestsFloodIsBounded(t *testing.T, k kind) {
@@ -293,15 +293,15 @@ func testPendingRequestsFloodIsBounded(t *testing.T, k kind) {
 		waiting += x.Waiting
 	}
 	if len(q) != 16 || waiting > 64 || len(s.desk.open) > 16 {
-		t.Errorf("%d questions, %d wait", len(q), waiting)
+		t.Errorf("%d questions, %d held", len(q), waiting)
 	}
 	if out, err := s.do("exchange", []byte("hello"), "tcp", "good.example:80"); err != nil || string(out) != "hello" {
 		t.Errorf("%q, %v", out, err)
 	}
 	for _, n := range b.sought() {
 		if n != "good.example" {
-			t.Errorf("%q was asked outside", n)
+			t.Errorf("%q was looked up outside", n)
 		}
 	}
-	// The gate closes while all of them wait.
+	// The gate is closed while all of them wait.
 }

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// clerk is a desk with a clock, a policy and the events that it told.
+// clerk is a desk with a clock and a policy. It collects the events that the desk reports.
 type clerk struct {
 	*desk
 	wait func()
@@ -21,7 +21,7 @@ type clerk struct {
 	mu     sync.Mutex
 	events []Event
 	clock  time.Time
-	says   map[place]Decision // what is not in it is asked about
+	says   map[place]Decision // destinations that are not in it are Ask
 }
 
 func newClerk(b Bounds) *clerk {
@@ -60,7 +60,7 @@ func (c *clerk) decide(p place) func() Decision {
 	}
 }
 
-// told gives the events so far, when no more come.
+// told closes the journal and returns all events.
 func (c *clerk) told() []Event {
 	c.journal.close()
 	c.wait()
@@ -77,7 +77,7 @@ func (c *clerk) pass(d time.Duration) {
 
 func at(host string, port uint16) place { return place{proto: TCP, name: name(host), port: port} }
 
-// waiting lets who is to be held be so, and tells how many there are then.
+// waiting waits until all goroutines are blocked, and checks that n queries and connections are held.
 func (c *clerk) waiting(t *testing.T, n int) {
 	t.Helper()
 	synctest.Wait()
@@ -107,10 +107,10 @@ func TestPendingRequest_IsShared(t *testing.T) {
 			q[1].Waiting != 1 || q[1].Since != noon.Add(time.Second) {
 			t.Fatalf("%+v", q)
 		}
-		// Another policy, which says nothing of it, changes nothing.
+		// A policy without a rule for it changes nothing.
 		c.reviewAll()
 		if len(c.questions()) != 2 {
-			t.Fatal("a question went away")
+			t.Fatal("a question was settled")
 		}
 		if d := c.hold(t.Context(), at("c.example", 443), Decision{Hint: "h"}, c.decide(a)); d.Verdict != Deny ||
 			!strings.Contains(d.Reason, "too many requests are pending approval") || d.Hint != "h" {
@@ -143,13 +143,12 @@ func TestPendingRequest_IsShared(t *testing.T) {
 		want := "ask a.example:443 ask  |ask b.example:443 ask  |ask a.example:443 allow r |ask b.example:443 deny  " +
 			"not approved within 1m0s"
 		if got := strings.Join(said, "|"); got != want {
-			t.Errorf("told:\n%s\nwant:\n%s", got, want)
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}
 	})
 }
 
-// TestHold_EndsWithItsContext checks that a held connection is released when its client
-// disconnects or the gate closes.
+// TestHold_EndsWithItsContext checks that a held connection is released when its client disconnects or the gate closes.
 func TestHold_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,13 +162,13 @@ func TestHold_EndsWithItsContext(t *testing.T) {
 		if d := <-done; d.Verdict != Deny || d.Reason != "the gate was closed" {
 			t.Errorf("%+v", d)
 		}
-		// The question stays: the next try finds it, or its answer.
+		// The question stays pending: the next attempt joins it, or gets its answer.
 		if q := c.questions(); len(q) != 1 || q[0].Waiting != 0 {
 			t.Errorf("%+v", q)
 		}
 		c.say(a, Decision{Verdict: Allow})
 		if d := c.hold(t.Context(), a, Decision{}, c.decide(a)); d.Verdict != Allow {
-			t.Errorf("decided already: %+v", d)
+			t.Errorf("already decided: %+v", d)
 		}
 		c.told()
 	})
@@ -185,8 +184,8 @@ func TestHold_DeniesWhenNotReported(t *testing.T) {
 	}
 }
 
-// TestHold_SeesConcurrentPolicy checks that a policy that arrives while a request begins to
-// wait is never missed: after it, no request waits for what it decides.
+// TestHold_SeesConcurrentPolicy checks that hold never misses a policy that arrives while a request begins to wait:
+// after it, no request waits for what the policy decides.
 func TestHold_SeesConcurrentPolicy(t *testing.T) {
 	t.Parallel()
 	for range 200 {
@@ -206,9 +205,8 @@ func TestHold_SeesConcurrentPolicy(t *testing.T) {
 	}
 }
 
-// TestPendingRequests_AreBounded checks for any sequence of requests, decisions and waits that
-// the bounds hold, that each pending request has one beginning and one end, and that nothing
-// is held for one that is over.
+// TestPendingRequests_AreBounded checks for any sequence of requests, decisions and waits that the bounds hold, that
+// each pending request has one start and one end, and that nothing is held after its end.
 func TestPendingRequests_AreBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -234,7 +232,7 @@ func TestPendingRequests_AreBounded(t *testing.T) {
 		open := map[string]bool{}
 		for _, e := range c.told() {
 			if open[e.Name] == (e.Verdict == Ask) {
-				t.Fatalf("%s begins or ends twice", e.Name)
+				t.Fatalf("%s starts or ends twice", e.Name)
 			}
 			open[e.Name] = e.Verdict == Ask
 		}
@@ -266,7 +264,7 @@ func TestRule_AsksForUndecided(t *testing.T) {
 	}{
 		{TCP, "93.184.216.34:443", Allow, ""}, {TCP, "93.184.216.34:80", Ask, "a.example:80"},
 		{UDP, "93.184.216.34:443", Ask, "a.example:443"},
-		{TCP, "93.184.216.35:443", Ask, "b.example:443"}, // c.example is denied, and shares it
+		{TCP, "93.184.216.35:443", Ask, "b.example:443"}, // c.example is denied, and has the same address
 		{TCP, "10.1.2.3:443", Deny, ""}, {TCP, "10.1.2.3:22", Allow, ""}, {TCP, "10.9.9.9:80", Deny, ""},
 		{TCP, "169.254.169.254:80", Deny, ""},
 		{TCP, "1.1.1.1:443", Deny, ""}, {TCP, "1.1.1.2:443", Deny, ""},

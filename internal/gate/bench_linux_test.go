@@ -17,8 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// ways to the same servers: through the gate, over loopback without one, and through
-// slirp4netns where it is installed and the caller is real root.
+// routes runs each over three ways to the same server: through the gate, over loopback without a gate, and through
+// slirp4netns if it is installed and the caller is real root.
 func routes(b *testing.B, serve func(net.Conn), each func(b *testing.B, s *sandbox, addr string)) {
 	at := listen(b, serve)
 	_, port, err := net.SplitHostPort(at)
@@ -80,7 +80,7 @@ func routes(b *testing.B, serve func(net.Conn), each func(b *testing.B, s *sandb
 	})
 }
 
-// BenchmarkThroughput moves 64 KiB with each operation, out of a sandbox and into it.
+// BenchmarkThroughput moves 64 KiB per operation, out of a sandbox and into it.
 func BenchmarkThroughput(b *testing.B) {
 	b.Run("out", func(b *testing.B) {
 		routes(b, func(c net.Conn) {
@@ -113,7 +113,7 @@ func BenchmarkThroughput(b *testing.B) {
 	})
 }
 
-// BenchmarkConnect opens and closes one connection with each operation.
+// BenchmarkConnect opens and closes one connection per operation.
 func BenchmarkConnect(b *testing.B) {
 	routes(b, func(c net.Conn) { io.Copy(io.Discard, c) }, func(b *testing.B, s *sandbox, addr string) {
 		b.ResetTimer()
@@ -121,7 +121,7 @@ func BenchmarkConnect(b *testing.B) {
 	})
 }
 
-// BenchmarkRoundTrip opens one, has one byte go there and back, and closes it.
+// BenchmarkRoundTrip opens a connection, sends one byte there and back, and closes it.
 func BenchmarkRoundTrip(b *testing.B) {
 	routes(b, echo, func(b *testing.B, s *sandbox, addr string) {
 		b.ResetTimer()
@@ -129,7 +129,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	})
 }
 
-// BenchmarkOpenLink makes a link and a gate, and closes both.
+// BenchmarkOpenLink creates a link and a gate, and closes both.
 func BenchmarkOpenLink(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -151,7 +151,7 @@ func BenchmarkOpenLink(b *testing.B) {
 	}
 }
 
-// BenchmarkRule decides on a connection to an address that 200 names lead to.
+// BenchmarkRule decides about a connection to an address that 200 names resolve to.
 func BenchmarkRule(b *testing.B) {
 	p, pins := policyFunc(allowNames("a.example:443")), newPins()
 	at := netip.MustParseAddr("93.184.216.34")

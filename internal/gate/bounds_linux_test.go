@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// The bounds of a gate that is given none are those of the table.
+// TestBounds_AreThoseOfTheTable checks that the default bounds of a gate are those of package limit.
 func TestBounds_AreThoseOfTheTable(t *testing.T) {
 	t.Parallel()
 	want := Bounds{
@@ -66,8 +66,8 @@ func testDialTimesOut(t *testing.T, k kind) {
 	s.wait(t, "the end of the dial", func(e Event) bool { return e.Kind == KindEnd && e.Port == 80 })
 }
 
-// Connections that are being opened are bounded: further ones are dropped, and the sandbox's
-// kernel retries.
+// TestOpening_IsBounded checks that connections in the handshake are bounded: further ones are dropped, and the
+// sandbox's kernel retries.
 func TestOpening_IsBounded(t *testing.T) { overBoth(t, testOpeningIsBounded) }
 
 func testOpeningIsBounded(t *testing.T, k kind) {
@@ -83,7 +83,7 @@ func testOpeningIsBounded(t *testing.T, k kind) {
 	out.mu.Lock()
 	defer out.mu.Unlock()
 	if out.most != opening {
-		t.Errorf("%d were dialled at a time, %d in all", out.most, out.sum)
+		t.Errorf("%d were dialled at a time, %d in total", out.most, out.sum)
 	}
 }
 
@@ -113,7 +113,7 @@ func testDNSOverTCPIsBounded(t *testing.T, k kind) {
 	if n := count(s.must(t, "exchange", bytes.Repeat(one, limit.DNSStream), "tcp", "192.0.0.1:53")); n != limit.DNSStream {
 		t.Errorf("%d queries were answered", n)
 	}
-	// The end of the connection may overtake answers.
+	// The end of the connection may overtake responses.
 	if got, err := s.do("exchange", bytes.Repeat(one, limit.DNSStream+1), "tcp", "192.0.0.1:53"); err == nil ||
 		count(got) > limit.DNSStream {
 		t.Errorf("%d queries were answered, %v", count(got), err)

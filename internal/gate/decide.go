@@ -59,7 +59,6 @@ func (v Verdict) String() string {
 //     0 asks about any port.
 //   - Host, Addr and HTTP: may this request be made there? Used if the answer without
 //     HTTP was Inspect, or was for another name of Addr.
-//     answer without HTTP was Inspect, or was for another name of Addr.
 type Request struct {
 	Proto Proto // "" if only Host is set
 	Host  policy.Host
@@ -81,8 +80,8 @@ type Decision struct {
 	Reason string // why, in a few words
 	Hint   string // the rule to write to change the decision
 	Fix    string // the rule that would allow the denied address; may be ""
-	// Private means that it is allowed by rules that let the name lead to addresses inside of organizations
-	// (policy.Inside). It allows no other special address.
+	// Private means that the rules that allow it let the name lead to addresses inside of organizations
+	// (policy.Inside). Other special addresses stay denied.
 	Private bool
 }
 
@@ -124,7 +123,7 @@ type named struct {
 }
 
 // rule decides whether the sandbox may reach a port of addr, by the names that addr was resolved from or else by addr
-// itself. Names in also lead there whatever the pins say.
+// itself. The names in also count as names of addr even without a pin.
 func rule(p Policy, pins *pins, proto Proto, addr netip.Addr, port uint16, now time.Time, also ...policy.Host) ruling {
 	if why := never(addr); why != "" {
 		return ruling{why: Decision{Reason: why}}

@@ -6,7 +6,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/decoy"
 )
 
-// tokens searches everything that the sandbox sends; nil finds nothing.
+// tokens searches everything that the sandbox sends. A nil Finder finds nothing.
 type tokens struct {
 	sent  *decoy.Finder // in streams, datagrams and requests
 	names *decoy.Finder // in host names
@@ -16,7 +16,7 @@ func newTokens(list []decoy.Token) tokens {
 	return tokens{decoy.NewFinder(list), decoy.NewNameFinder(list)}
 }
 
-// caught is the error for a token that was about to be sent: the connection ends.
+// caught is the error for a token that was about to be sent. It ends the connection.
 type caught struct {
 	decoy  string // path of the decoy
 	reason string
@@ -63,7 +63,7 @@ func (s *scanner) pass(b []byte) ([]byte, error) {
 	return s.next.pass(b)
 }
 
-// refused reports e, which was refused because of err.
+// refused reports e, the event of something that was refused because of err.
 func (j *journal) refused(e Event, err error) {
 	var c caught
 	if errors.As(err, &c) {

@@ -24,7 +24,7 @@ const (
 
 var ofDecoys = []decoy.Token{{Path: "/h/.netrc", Text: tokenA}, {Path: "/h/.aws/credentials", Text: tokenB}}
 
-// caught waits until a token is told, of a decoy and for a reason.
+// caught waits for the denial of a token of the decoy at path, with a reason.
 func (s *sandbox) caught(t *testing.T, what, path, reason string, proto Proto) Event {
 	t.Helper()
 	e := s.wait(t, what, func(e Event) bool {
@@ -36,8 +36,8 @@ func (s *sandbox) caught(t *testing.T, what, path, reason string, proto Proto) E
 	return e
 }
 
-// TestHoneytoken_IsBlocked sends tokens over a plain connection in any pieces, in a datagram
-// and in a name. Traffic without a token passes.
+// TestHoneytoken_IsBlocked sends tokens over a plain connection in pieces of any size, in a datagram and in a name.
+// Traffic without a token passes.
 func TestHoneytoken_IsBlocked(t *testing.T) { overBoth(t, testHoneytokenIsBlocked) }
 
 func testHoneytokenIsBlocked(t *testing.T, k kind) {
@@ -69,7 +69,7 @@ func testHoneytokenIsBlocked(t *testing.T, k kind) {
 		hosts: map[netip.AddrPort]string{netip.AddrPortFrom(at, 25): addr}}
 	s := start(t, k, b, func(o *Options) { o.Tokens = ofDecoys })
 	for _, size := range []string{"1", "7", "1000"} {
-		// What came before may have been answered.
+		// The server may have answered the bytes before the token.
 		_, _ = s.do("pieces", []byte("HELO "+strings.Repeat("x", 500)+" PASS "+tokenA+"\r\nmore"), "a.example:25", size)
 		e := s.caught(t, "in pieces of "+size, "/h/.netrc", DecoySent, TCP)
 		if e.Name != "a.example" || e.Port != 25 {
@@ -98,13 +98,13 @@ func testHoneytokenIsBlocked(t *testing.T, k kind) {
 	}
 	for _, name := range b.sought() {
 		if strings.Contains(strings.ToLower(name), "ab3d") {
-			t.Errorf("%s was asked for outside", name)
+			t.Errorf("%s was looked up outside", name)
 		}
 	}
 }
 
-// TestHoneytoken_InRequestIsBlocked sends tokens in the path, the query, a header and the
-// body, with both versions of HTTP.
+// TestHoneytoken_InRequestIsBlocked sends tokens in the path, the query, a header and the body, with both versions of
+// HTTP.
 func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -129,7 +129,7 @@ func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 		"body":           {"-d", "k=" + strings.Repeat("x", 5000) + tokenB, "https://a.example/items/1"},
 		"escaped body":   {"-d", "k=" + escaped, "https://a.example/items/1"},
 		"without TLS":    {"-d", tokenA, "http://a.example/items/1"},
-		"what is denied": {"-X", "DELETE", "-H", "X: " + tokenA, "https://a.example/items/1"},
+		"denied request": {"-X", "DELETE", "-H", "X: " + tokenA, "https://a.example/items/1"},
 	} {
 		for _, version := range []string{"--http1.1", "--http2"} {
 			if version == "--http2" && name == "without TLS" {
@@ -149,12 +149,12 @@ func TestHoneytoken_InRequestIsBlocked(t *testing.T) {
 	s.caught(t, "a request", "/h/.aws/credentials", DecoySent, TCP)
 	if out := s.must(t, "run", nil, "curl", "-sS", "--cacert", ca, "-d", "hello",
 		"https://a.example/items/1"); !strings.Contains(string(out), " POST a.example /items/1 5\n") {
-		t.Errorf("what has no token: %q", out)
+		t.Errorf("a request without a token: %q", out)
 	}
 }
 
-// TestHoneytoken_InDeniedRequestIsReported checks that a request that is denied whatever the
-// policy says is reported like any other that has a token.
+// TestHoneytoken_InDeniedRequestIsReported checks that a request that is denied under any policy is reported like any
+// other request with a token.
 func TestHoneytoken_InDeniedRequestIsReported(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
@@ -171,8 +171,8 @@ func TestHoneytoken_InDeniedRequestIsReported(t *testing.T) {
 	}
 }
 
-// TestHoneytoken_InTrailerIsBlocked sends tokens in the value and in the name of a trailer.
-// Case is lost in a name, as it is in those of headers.
+// TestHoneytoken_InTrailerIsBlocked sends tokens in the value and in the name of a trailer. The case of a trailer's
+// name is lost, as of a header's.
 func TestHoneytoken_InTrailerIsBlocked(t *testing.T) { overBoth(t, testHoneytokenInTrailerIsBlocked) }
 
 func testHoneytokenInTrailerIsBlocked(t *testing.T, k kind) {
@@ -200,13 +200,13 @@ func testHoneytokenInTrailerIsBlocked(t *testing.T, k kind) {
 		}
 		if out, err := s.do("trailer", []byte("hello"), ca, version, at, "X-Sum", "1234"); err != nil ||
 			!strings.Contains(string(out), " POST a.example /items/1 5\n") {
-			t.Errorf("what has no token, HTTP/%s: %q, %v", version, out, err)
+			t.Errorf("a request without a token, HTTP/%s: %q, %v", version, out, err)
 		}
 	}
 	s.caught(t, "a trailer", "/h/.aws/credentials", DecoySent, TCP)
 	s.caught(t, "the name of a trailer", "/h/.netrc", DecoySent, TCP)
 	for what, text := range map[string]string{
-		"nobody announced it": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: " +
+		"unannounced trailer": "POST /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nTransfer-Encoding: " +
 			"chunked\r\n\r\n0\r\nX: " + tokenA + "\r\n\r\n",
 		"name of a header": "GET /items/1 HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-" + tokenA + ": 1\r\n\r\n",
 	} {

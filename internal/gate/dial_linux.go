@@ -47,9 +47,9 @@ func (g *Gate) hostDial(ctx context.Context, network string, to netip.AddrPort) 
 	return c, nil
 }
 
-// outside returns an error unless the kernel routes to to a single host other than this one: services of the host
-// trust local connections. A policy that names the address allows it all the same. from is the zero AddrPort before
-// the socket is connected.
+// outside returns an error unless the kernel routes to to a single host other than this one, because services of the
+// host trust local connections. A policy that names the address allows it nevertheless. from is the zero AddrPort
+// before the socket is connected.
 func (g *Gate) outside(network string, from, to netip.AddrPort) error {
 	what, err := refusedRoute(link.Route.Kind, network, from, to)
 	if err != nil {
@@ -101,7 +101,7 @@ func refusedRoute(
 	return "an address to which the host has no route of type unicast", nil
 }
 
-// socketAddress converts an address for the kernel. to has no zone (never).
+// socketAddress converts an address for the kernel. to has no zone: never denies such addresses.
 func socketAddress(to netip.AddrPort) unix.Sockaddr {
 	if a := to.Addr().Unmap(); a.Is4() {
 		return &unix.SockaddrInet4{Port: int(to.Port()), Addr: a.As4()}

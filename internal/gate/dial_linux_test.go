@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// dialler is a gate that does nothing but dial, by a policy.
+// dialler returns a gate that can only dial, by a policy.
 func dialler(p Policy) *Gate {
 	g := &Gate{}
 	g.policy.Store(&p)
@@ -29,7 +29,7 @@ func dialler(p Policy) *Gate {
 
 func allowAll(Request) Decision { return Decision{Verdict: Allow} }
 
-// listensAt gives the address that a listener has.
+// listensAt returns the address of a listener.
 func listensAt(t *testing.T, l net.Listener) netip.AddrPort {
 	t.Helper()
 	a, err := netip.ParseAddrPort(l.Addr().String())
@@ -62,13 +62,13 @@ func TestHostDial_Connects(t *testing.T) {
 		}
 		defer there.Close()
 		if c.RemoteAddr().String() != to.String() || c.LocalAddr().String() != there.RemoteAddr().String() {
-			t.Errorf("from %v to %v; it was %v that came to %v", c.LocalAddr(), c.RemoteAddr(), there.RemoteAddr(), to)
+			t.Errorf("from %v to %v, but accepted from %v at %v", c.LocalAddr(), c.RemoteAddr(), there.RemoteAddr(), to)
 		}
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Error(err)
 		}
 		if n, err := there.Read(make([]byte, 1)); n != 1 {
-			t.Error("nothing came", err)
+			t.Error("nothing arrived", err)
 		}
 		if _, err := dialler(denyAll{}).hostDial(t.Context(), "tcp", to); !fault.Is(err, fault.Denied) {
 			t.Errorf("an address of the host itself: %v", err)
@@ -76,15 +76,14 @@ func TestHostDial_Connects(t *testing.T) {
 		if _, err := dialler(denyAll{}).hostDial(t.Context(), "udp", to); !fault.Is(err, fault.Denied) {
 			t.Errorf("datagrams to an address of the host itself: %v", err)
 		}
-		taken := netip.MustParseAddrPort(c.LocalAddr().String()) // in use, so that no other process can listen on it
+		taken := netip.MustParseAddrPort(c.LocalAddr().String()) // in use, so no other process can listen on it
 		if _, err := dialler(policyFunc(allowAll)).hostDial(t.Context(), "tcp", taken); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("a port where nobody listens: %v", err)
+			t.Errorf("a port without a listener: %v", err)
 		}
 	}
 }
 
-// TestHostDial_WaitsForSlowHost checks that a host that does not answer at once is waited for
-// as long as the caller allows.
+// TestHostDial_WaitsForSlowHost checks that hostDial waits for a slow host until the caller's deadline.
 func TestHostDial_WaitsForSlowHost(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -108,12 +107,12 @@ func TestHostDial_WaitsForSlowHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	// Its queue is full, so that the kernel drops what else comes, until it is sent again.
+	// The listener's queue is full, so the kernel drops further connections until they are retransmitted.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if c, err := g.hostDial(ctx, "tcp", to); !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a listener that is full: %v, %v", c, err)
+		t.Errorf("a listener with a full queue: %v, %v", c, err)
 	}
 	dialled := make(chan error, 1)
 	go func() {
@@ -141,7 +140,7 @@ func TestHostDial_WaitsForSlowHost(t *testing.T) {
 	}
 }
 
-// underway reports whether a connection to an IPv4 address waits for its answer.
+// underway reports whether a connection to an IPv4 address is being established.
 func underway(t *testing.T, to netip.AddrPort) bool {
 	t.Helper()
 	all, err := os.ReadFile("/proc/self/net/tcp")

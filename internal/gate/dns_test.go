@@ -53,7 +53,7 @@ func TestParseQuery_ReadsQueries(t *testing.T) {
 			t.Errorf("%q: %+v, %v", x.text, q, ok)
 		}
 	}
-	// A dot inside of a label is not the same name as two labels.
+	// A label with a dot inside is not the same name as two labels.
 	m := ask("exampleXcom", dnsmessage.TypeA, false)
 	m[dnsHeader+8] = '.'
 	q, _, _, ok := parseQuery(m)
@@ -61,7 +61,7 @@ func TestParseQuery_ReadsQueries(t *testing.T) {
 		t.Errorf("a dot in a label: %+v", q)
 	}
 	if r := q.reply(dnsmessage.RCodeNameError, nil, 0, 512); !bytes.Equal(r[dnsHeader:], m[dnsHeader:]) || r[3] != 0x83 {
-		t.Errorf("a dot in a label: % x answers % x", r, m)
+		t.Errorf("a dot in a label: % x is the reply to % x", r, m)
 	}
 }
 
@@ -81,30 +81,30 @@ func TestParseQuery_RefusesInvalid(t *testing.T) {
 		"truncated":      {change(func(m []byte) []byte { m[2] |= 2; return m }), true, dnsmessage.RCodeFormatError},
 		"authoritative":  {change(func(m []byte) []byte { m[2] |= 4; return m }), true, dnsmessage.RCodeFormatError},
 		"Z":              {change(func(m []byte) []byte { m[3] |= 0x40; return m }), true, dnsmessage.RCodeFormatError},
-		"a code":         {change(func(m []byte) []byte { m[3] |= 3; return m }), true, dnsmessage.RCodeFormatError},
+		"a reply code":   {change(func(m []byte) []byte { m[3] |= 3; return m }), true, dnsmessage.RCodeFormatError},
 		"no question":    {change(func(m []byte) []byte { m[5] = 0; return m }), true, dnsmessage.RCodeFormatError},
 		"two questions":  {change(func(m []byte) []byte { m[5] = 2; return m }), true, dnsmessage.RCodeFormatError},
 		"answers":        {change(func(m []byte) []byte { m[7] = 1; return m }), true, dnsmessage.RCodeFormatError},
 		"authorities":    {change(func(m []byte) []byte { m[9] = 1; return m }), true, dnsmessage.RCodeFormatError},
 		"two additional": {change(func(m []byte) []byte { m[11] = 2; return m }), true, dnsmessage.RCodeFormatError},
-		"more than said": {change(func(m []byte) []byte { return append(m, 0) }), true, dnsmessage.RCodeFormatError},
-		"less":           {change(func(m []byte) []byte { return m[:len(m)-1] }), true, dnsmessage.RCodeFormatError},
-		"unsaid OPT":     {change(func(m []byte) []byte { m[11] = 0; return m }), true, dnsmessage.RCodeFormatError},
+		"trailing byte":  {change(func(m []byte) []byte { return append(m, 0) }), true, dnsmessage.RCodeFormatError},
+		"missing byte":   {change(func(m []byte) []byte { return m[:len(m)-1] }), true, dnsmessage.RCodeFormatError},
+		"uncounted OPT":  {change(func(m []byte) []byte { m[11] = 0; return m }), true, dnsmessage.RCodeFormatError},
 		"no OPT":         {change(func(m []byte) []byte { return m[:dnsHeader+13+4] }), true, dnsmessage.RCodeFormatError},
-		"OPT of a name": {change(func(m []byte) []byte { m[dnsHeader+17] = 1; return m }), true,
+		"named OPT": {change(func(m []byte) []byte { m[dnsHeader+17] = 1; return m }), true,
 			dnsmessage.RCodeFormatError},
 		"a TSIG": {change(func(m []byte) []byte { m[dnsHeader+19] = 250; return m }), true,
 			dnsmessage.RCodeFormatError},
 		"EDNS 1": {change(func(m []byte) []byte { m[dnsHeader+17+6] = 1; return m }), true, rcodeVersions},
-		"OPT by pointer": {
+		"compressed OPT": {
 			change(func(m []byte) []byte { return slices.Replace(m, dnsHeader+17, dnsHeader+18, 0xc0, dnsHeader+12) }), true,
 			dnsmessage.RCodeFormatError},
 		"a short OPT": {change(func(m []byte) []byte { m[dnsHeader+17+10]--; return m }), true,
 			dnsmessage.RCodeFormatError},
 		"a long option": {change(func(m []byte) []byte { m[len(m)-9] = 9; return m }), true, dnsmessage.RCodeFormatError},
-		"a pointer": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12, 0, 1, 0, 1), true,
+		"compressed": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12, 0, 1, 0, 1), true,
 			dnsmessage.RCodeFormatError},
-		"a pointer on": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 1, 'a', 0xc0, 12, 0, 1, 0, 1), true,
+		"compressed end": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 1, 'a', 0xc0, 12, 0, 1, 0, 1), true,
 			dnsmessage.RCodeFormatError},
 		"a bit label": {append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0x41, 1, 0, 0, 1, 0, 1), true,
 			dnsmessage.RCodeFormatError},
@@ -113,7 +113,7 @@ func TestParseQuery_RefusesInvalid(t *testing.T) {
 		"no type": {ask("example.com", dnsmessage.TypeA, false)[:dnsHeader+13], true, dnsmessage.RCodeFormatError},
 		"too long": {ask(strings.Repeat("aaaaaaa.", 32)+"com", dnsmessage.TypeA, false), true,
 			dnsmessage.RCodeFormatError},
-		"too much": {append(ask("example.com", dnsmessage.TypeA, false), make([]byte, 600)...), true,
+		"trailing zeros": {append(ask("example.com", dnsmessage.TypeA, false), make([]byte, 600)...), true,
 			dnsmessage.RCodeFormatError},
 	} {
 		if q, code, answer, ok := parseQuery(x.m); ok || answer != x.answer || code != x.code {
@@ -125,7 +125,7 @@ func TestParseQuery_RefusesInvalid(t *testing.T) {
 		t.Error("the longest name is refused")
 	}
 	if _, _, _, ok := parseQuery(ask(strings.Repeat("aaaaaaa.", 31)+"aaaaaa", dnsmessage.TypeA, false)); ok {
-		t.Error("a name of 256 bytes is read")
+		t.Error("a name of 256 bytes is accepted")
 	}
 }
 
@@ -143,7 +143,7 @@ func TestReply_EchoesQuestion(t *testing.T) {
 	if !bytes.Equal(r, want) {
 		t.Errorf("% x\nwant\n% x", r, want)
 	}
-	// What does not fit is asked for again.
+	// A reply that does not fit is truncated, so that the client retries over TCP.
 	r = q.reply(dnsmessage.RCodeSuccess, make([]netip.Addr, 0), 0, 512)
 	if r[7] != 0 || r[2]&2 != 0 {
 		t.Errorf("no answers: % x", r)
@@ -194,15 +194,15 @@ func FuzzQuery(f *testing.F) {
 		}
 		r := q.reply(code, []netip.Addr{netip.AddrFrom4([4]byte{1, 2, 3, 4})}, time.Minute, q.size)
 		if len(r) > q.size || r[2]&0x80 == 0 || r[0] != m[0] || r[1] != m[1] {
-			t.Fatalf("% x answers % x", r, m)
+			t.Fatalf("% x is the reply to % x", r, m)
 		}
 		if _, _, answer, _ := parseQuery(r); answer {
-			t.Fatal("an answer would be answered")
+			t.Fatal("a reply gets a reply")
 		}
 	})
 }
 
-// name is a host name that a test knows to be one; "" is none.
+// name returns s as a host name, which it must be; "" is the zero Host.
 func name(s string) policy.Host {
 	h, err := policy.ParseHost(s)
 	if err != nil && s != "" {

@@ -45,12 +45,12 @@ func TestJournal_CountsRepeatedDenials(t *testing.T) {
 	j.sweep(c.pass(repeatFor - 1))
 	j.deny(a)
 	j.sweep(c.pass(1)) // reports the five repetitions
-	j.deny(a)          // reported again
+	j.deny(a)          // the first of a new series, reported at once
 	j.deny(a)
 	j.close() // reports the last one
 	j.close()
 	if j.emit(a) {
-		t.Error("a closed journal takes an event")
+		t.Error("a closed journal accepts an event")
 	}
 	wait()
 	var counts []int
@@ -65,8 +65,8 @@ func TestJournal_CountsRepeatedDenials(t *testing.T) {
 	}
 }
 
-// TestJournal_SettleReportsDenials checks that settle returns only after all earlier denials
-// were reported, even if reporting them is slow.
+// TestJournal_SettleReportsDenials checks that settle returns only after all earlier denials were reported, even if
+// reporting them is slow.
 func TestJournal_SettleReportsDenials(t *testing.T) {
 	t.Parallel()
 	block, reported := make(chan struct{}), 0
@@ -84,7 +84,7 @@ func TestJournal_SettleReportsDenials(t *testing.T) {
 	}()
 	j.settle(t.Context())
 	if reported != 3 {
-		t.Errorf("%d denials of 3 are reported", reported)
+		t.Errorf("%d of 3 denials were reported", reported)
 	}
 	j.close()
 	wait()
@@ -107,9 +107,9 @@ func TestJournal_IsBounded(t *testing.T) {
 		n++
 	}
 	if n > limit.JournalEvents || j.dropped() != 1 {
-		t.Errorf("%d events wait, %d are lost", n, j.dropped())
+		t.Errorf("%d events are queued, %d are lost", n, j.dropped())
 	}
-	j.sweep(c.pass(time.Hour)) // no room: what was counted is kept
+	j.sweep(c.pass(time.Hour)) // the queue is full: the counts are kept
 	if len(j.denied) != 1 {
 		t.Errorf("%d denials are counted", len(j.denied))
 	}
@@ -123,11 +123,12 @@ func TestJournal_IsBounded(t *testing.T) {
 		}
 	}
 	if total != 10000 {
-		t.Errorf("%d denials were told", total)
+		t.Errorf("%d denials were reported", total)
 	}
 }
 
-// A flood of what is allowed hides no denial: one that finds no room is reported later.
+// TestDeny_WaitsForRoomInAFlood checks that a flood of allowed requests hides no denial: a denial that does not fit in
+// the queue is reported later.
 func TestDeny_WaitsForRoomInAFlood(t *testing.T) {
 	t.Parallel()
 	var got []Event

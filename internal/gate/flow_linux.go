@@ -92,8 +92,7 @@ func (g *Gate) remove(f *flow) {
 }
 
 // stillAllowed reports whether the policy still allows f, and updates the name that allows it. That name stays valid
-// for the
-// life of f, even after its pin has expired.
+// for the life of f, even after its pin has expired.
 func (g *Gate) stillAllowed(f *flow) bool {
 	by, ok := f.by.Load(), true
 	r := rule(g.current(), g.pins, f.proto, f.to.Addr(), f.to.Port(), g.now(), by.name)
@@ -366,7 +365,7 @@ func (l *lingerer) gone() bool {
 	return s == tcp.StateClose || s == tcp.StateError || s == tcp.StateTimeWait
 }
 
-// linger registers l. There are at most as many of them as connections.
+// linger registers l. If there are as many as Bounds.Conns, it aborts the oldest.
 func (g *Gate) linger(l *lingerer) {
 	g.mu.Lock()
 	var first *lingerer

@@ -18,7 +18,6 @@ import (
 // front filters packets between the link and the network stack. It passes only whole TCP and UDP packets without
 // options or extensions, from the sandbox's own addresses to addresses of possible hosts. It answers or drops
 // everything else itself: the stack learns no neighbours, reassembles no fragments and accepts no routers.
-// fragments to put together, no routers to believe.
 type front struct {
 	nested.Endpoint
 	gate     *Gate

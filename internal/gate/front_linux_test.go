@@ -18,14 +18,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// counter is a stack that counts what it gets.
+// counter is a stack that counts the packets that it receives.
 type counter struct{ packets int }
 
 func (c *counter) DeliverNetworkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) { c.packets++ }
 func (c *counter) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer)    {}
 
-// bench is a front without a link: what it sends can be read, what it passes is
-// counted.
+// workbench is a front without a link. Its test reads what the front sends and counts what it passes.
 type workbench struct {
 	*front
 	passed counter
@@ -57,12 +56,12 @@ func newWorkbench(t testing.TB, k kind, p Policy) *workbench {
 	return w
 }
 
-// deaf is a link that does nothing.
+// deaf is a link endpoint whose Attach does nothing.
 type deaf struct{ stack.LinkEndpoint }
 
 func (deaf) Attach(stack.NetworkDispatcher) {}
 
-// frame hands a packet to the front and gives what came back.
+// frame passes a packet to the front and returns the reply.
 func (w *workbench) frame(proto tcpip.NetworkProtocolNumber, b []byte) []byte {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(bytes.Clone(b))})
 	defer pkt.DecRef()
@@ -112,17 +111,17 @@ func testFrontDropsInvalidPackets(t *testing.T, k kind) {
 		b     []byte
 		pass  bool
 	}{
-		"tcp":             {header.IPv4ProtocolNumber, packet4(6, b4, "1.1.1.1", tcp...), true},
-		"udp":             {header.IPv4ProtocolNumber, packet4(17, b4, "1.1.1.1", tcp...), true},
-		"tcp6":            {header.IPv6ProtocolNumber, packet6(6, b6, "2606::1", tcp...), true},
-		"udp6":            {header.IPv6ProtocolNumber, packet6(17, b6, "2606::1", tcp...), true},
-		"padding":         {header.IPv4ProtocolNumber, append(packet4(6, b4, "1.1.1.1", tcp...), 0, 0), true},
-		"from elsewhere":  {header.IPv4ProtocolNumber, packet4(6, "10.0.0.1", "1.1.1.1", tcp...), false},
-		"from the gate":   {header.IPv4ProtocolNumber, packet4(6, g4, "1.1.1.1", tcp...), false},
-		"from elsewhere6": {header.IPv6ProtocolNumber, packet6(6, "fe80::1", "2606::1", tcp...), false},
-		"sctp":            {header.IPv4ProtocolNumber, packet4(132, b4, "1.1.1.1", tcp...), false},
-		"gre":             {header.IPv4ProtocolNumber, packet4(47, b4, "1.1.1.1", tcp...), false},
-		"udplite":         {header.IPv4ProtocolNumber, packet4(136, b4, "1.1.1.1", tcp...), false},
+		"tcp":                {header.IPv4ProtocolNumber, packet4(6, b4, "1.1.1.1", tcp...), true},
+		"udp":                {header.IPv4ProtocolNumber, packet4(17, b4, "1.1.1.1", tcp...), true},
+		"tcp6":               {header.IPv6ProtocolNumber, packet6(6, b6, "2606::1", tcp...), true},
+		"udp6":               {header.IPv6ProtocolNumber, packet6(17, b6, "2606::1", tcp...), true},
+		"padding":            {header.IPv4ProtocolNumber, append(packet4(6, b4, "1.1.1.1", tcp...), 0, 0), true},
+		"foreign source":     {header.IPv4ProtocolNumber, packet4(6, "10.0.0.1", "1.1.1.1", tcp...), false},
+		"source of the gate": {header.IPv4ProtocolNumber, packet4(6, g4, "1.1.1.1", tcp...), false},
+		"foreign source6":    {header.IPv6ProtocolNumber, packet6(6, "fe80::1", "2606::1", tcp...), false},
+		"sctp":               {header.IPv4ProtocolNumber, packet4(132, b4, "1.1.1.1", tcp...), false},
+		"gre":                {header.IPv4ProtocolNumber, packet4(47, b4, "1.1.1.1", tcp...), false},
+		"udplite":            {header.IPv4ProtocolNumber, packet4(136, b4, "1.1.1.1", tcp...), false},
 		"ip in ip": {header.IPv4ProtocolNumber, packet4(4, b4, "1.1.1.1", packet4(6, b4, "1.1.1.1", tcp...)...),
 			false},
 		"a fragment": {header.IPv4ProtocolNumber,
@@ -229,8 +228,8 @@ func TestFront_GateIsOnlyNeighbour(t *testing.T) {
 	}
 }
 
-// TestFront_PairHasNoNeighbours checks that the gate answers no neighbour discovery where
-// packets have no link header, and does answer echo requests.
+// TestFront_PairHasNoNeighbours checks that on a link without headers the gate ignores neighbour discovery, but answers
+// echo requests.
 func TestFront_PairHasNoNeighbours(t *testing.T) {
 	t.Parallel()
 	w := newWorkbench(t, socket, denyAll{})
@@ -253,7 +252,7 @@ func TestFront_PairHasNoNeighbours(t *testing.T) {
 	}
 	if before := w.gate.counts.frames.Load(); w.frame(header.IPv6ProtocolNumber, request) != nil ||
 		w.gate.counts.frames.Load() != before+1 {
-		t.Error("ARP is not lost")
+		t.Error("ARP is not dropped")
 	}
 }
 
@@ -280,9 +279,9 @@ func fuzzFrame(t *testing.T, k kind, proto uint16, b []byte) {
 	switch {
 	case r == nil:
 	case k == veth && (len(r) > len(b)+14+40 || string(r[:12]) != link.BoxMAC+link.GateMAC):
-		t.Fatalf("% x answers % x", r, b)
+		t.Fatalf("% x is the reply to % x", r, b)
 	case k == socket && (len(r) > len(b) || r[0]>>4 != b[0]>>4):
-		t.Fatalf("% x answers % x", r, b)
+		t.Fatalf("% x is the reply to % x", r, b)
 	}
 	if r != nil && w.passed.packets > 0 {
 		t.Fatal("answered and passed on")

@@ -101,7 +101,8 @@ type Stats struct {
 	Conns, Flows int   // current
 	In, Out      int64 // payload bytes into the sandbox and out of it
 	Frames       int64 // frames dropped without an event, as on every network
-	// events lost because the queue was full; what they reported did not happen, or was a denial or an end
+	// EventsLost counts events lost because the queue was full. What they reported did not happen, or was a denial or
+	// an end.
 	EventsLost int64
 
 	Asking []Question // pending requests, oldest first
@@ -131,7 +132,7 @@ type Gate struct {
 	ca       func() (*inspect.Authority, error) // created on first use
 	dials    *rate.Limiter
 
-	eventfds []int // of link, to be closed after it
+	eventfds []int // created by the link; closed after it
 
 	cancel  context.CancelCauseFunc
 	flushed func() // waits for the journal

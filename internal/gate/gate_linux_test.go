@@ -24,12 +24,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/sentrytest"
 )
 
-// The suite runs as it is started; real root runs it a second time as an ordinary
-// user, who runs it as uid 0 of a user namespace, as the daemon does. With
-// COPPICE_TEST_ROOT_ONLY or COPPICE_TEST_USER_ONLY, it is one of both.
+// The tests run as the calling user. Real root runs them a second time as an ordinary user that is uid 0 of a user
+// namespace, as the daemon is. COPPICE_TEST_ROOT_ONLY and COPPICE_TEST_USER_ONLY select one of the two.
 const (
 	inUserNS = "COPPICE_TEST_USERNS"
-	inside   = "COPPICE_TEST_INSIDE" // a kind
+	inside   = "COPPICE_TEST_INSIDE" // the value is a kind
 )
 
 func TestMain(m *testing.M) {
@@ -55,7 +54,7 @@ func TestMain(m *testing.M) {
 }
 
 func again(attr *syscall.SysProcAttr, env ...string) int {
-	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { // files of go test that the user may not write
+	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { // files of go test, unwritable for the user
 		return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") ||
 			strings.HasPrefix(a, "-test.gocoverdir") || strings.HasPrefix(a, "-test.fuzz")
 	})
@@ -68,8 +67,7 @@ func again(attr *syscall.SysProcAttr, env ...string) int {
 	return 0
 }
 
-// order is what a test tells the agent inside of the sandbox to do, and word what it
-// says to it.
+// order is a command from a test to the agent inside the sandbox, and word the agent's reply.
 type (
 	order struct {
 		Do   string
@@ -82,7 +80,7 @@ type (
 	}
 )
 
-// agent is a process in a sandbox's namespaces that does what tests tell it.
+// agent runs in a sandbox's namespaces and executes the orders of tests.
 func agent(k kind) int {
 	if k == socket {
 		var err error
@@ -122,21 +120,20 @@ type sandbox struct {
 	in   *json.Encoder
 	out  *json.Decoder
 	book *book
-	pair *os.File // the gate's end, where the link is a socket; nil when somebody has it
+	pair *os.File // the gate's end of a Pair; nil once a gate has it
 
 	mu     sync.Mutex
 	events []Event
 	told   chan struct{}
 }
 
-// book is a policy, a directory of names and a switchboard: the internet as a test
-// would have it.
+// book is a policy, a name server and the routes to servers: the internet of a test.
 type book struct {
 	mu      sync.Mutex
 	decide  func(Request) Decision
 	names   map[string][]netip.Addr
 	ttl     time.Duration
-	hosts   map[netip.AddrPort]string // where the host outside really listens
+	hosts   map[netip.AddrPort]string // addresses at which the servers really listen
 	asked   []string                  // guarded by mu
 	dialled []netip.AddrPort          // guarded by mu
 }
@@ -166,21 +163,21 @@ func (b *book) dial(ctx context.Context, network string, to netip.AddrPort) (net
 	return d.DialContext(ctx, network, at)
 }
 
-// reached gives what was dialled so far. The gate may be dialling while a test looks.
+// reached returns the addresses dialled so far. The gate may be dialling meanwhile.
 func (b *book) reached() []netip.AddrPort {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.dialled)
 }
 
-// sought gives the names that were asked outside so far.
+// sought returns the names looked up outside so far.
 func (b *book) sought() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.asked)
 }
 
-// allowNames is a policy of names and ports: "a.example:443".
+// allowNames returns a policy that allows names and ports, such as "a.example:443".
 func allowNames(s ...string) func(Request) Decision {
 	return func(r Request) Decision {
 		for _, x := range s {
@@ -198,7 +195,7 @@ func allowNames(s ...string) func(Request) Decision {
 	}
 }
 
-// start makes a sandbox with a gate; change may change its options.
+// start starts a sandbox with a gate; change may change the gate's options.
 func start(t testing.TB, k kind, b *book, change func(*Options)) *sandbox {
 	t.Helper()
 	s := launch(t, k)
@@ -220,9 +217,9 @@ func start(t testing.TB, k kind, b *book, change func(*Options)) *sandbox {
 	return s
 }
 
-// launch starts an agent in namespaces of its own, with a resolv.conf that names the
-// gate. Its user namespace is a child of the caller's, as a sandbox's is. Where the link
-// is a socket, the agent has a sentry's network stack, and none of the kernel's.
+// launch starts an agent in its own namespaces, with a resolv.conf that names the gate. Its user namespace is a child
+// of the caller's, as a sandbox's is. If the link is a socket, the agent has a sentry's network stack instead of the
+// kernel's.
 func launch(t testing.TB, k kind) *sandbox {
 	t.Helper()
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0]}, Env: append(os.Environ(), inside+"="+string(k)),
@@ -274,7 +271,7 @@ func (s *sandbox) netns(t testing.TB) *os.File {
 	return ns
 }
 
-// link gives the gate's end of the sandbox's link. A pair has the MTU that it has.
+// link returns the gate's end of the sandbox's link. mtu does not apply to a Pair.
 func (s *sandbox) link(t testing.TB, mtu int) *os.File {
 	t.Helper()
 	if fd := s.pair; fd != nil {
@@ -290,7 +287,7 @@ func (s *sandbox) link(t testing.TB, mtu int) *os.File {
 	return fd
 }
 
-// do has the agent do something.
+// do sends the agent an order and waits for its reply.
 func (s *sandbox) do(what string, data []byte, args ...string) ([]byte, error) {
 	if err := s.in.Encode(order{what, args, data}); err != nil {
 		return nil, err
@@ -324,7 +321,7 @@ func (s *sandbox) report(e Event) {
 	}
 }
 
-// wait waits for an event that ok accepts and gives it.
+// wait waits for an event that ok accepts and returns it.
 func (s *sandbox) wait(t testing.TB, what string, ok func(Event) bool) Event {
 	t.Helper()
 	timeout := time.After(2 * time.Minute)
@@ -345,12 +342,12 @@ func (s *sandbox) wait(t testing.TB, what string, ok func(Event) bool) Event {
 			for _, e := range s.events {
 				t.Logf("%+v", e)
 			}
-			t.Fatalf("there is no event of %s", what)
+			t.Fatalf("no event of %s", what)
 		}
 	}
 }
 
-// denied waits for a denial whose reason has all words.
+// denied waits for a denial whose reason contains words.
 func (s *sandbox) denied(t testing.TB, proto Proto, words string) Event {
 	t.Helper()
 	return s.wait(t, words, func(e Event) bool {
@@ -358,7 +355,7 @@ func (s *sandbox) denied(t testing.TB, proto Proto, words string) Event {
 	})
 }
 
-// listen serves conns on a loopback port and gives its address.
+// listen serves connections on a loopback port and returns its address.
 func listen(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

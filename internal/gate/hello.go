@@ -69,8 +69,8 @@ type hailing struct {
 	fed    int
 }
 
-// feed adds the next bytes. It is done when the ClientHello is complete at the end of a record; n is then the number
-// of bytes of b that belong to it. After an error or when done it must not be called again.
+// feed adds the next bytes. It is done when the ClientHello is complete at the end of a record; n is then the number of
+// bytes of b that belong to it. It must not be called again after an error or when done.
 func (h *hailing) feed(b []byte) (got hello, n int, done bool, err error) {
 	for n < len(b) {
 		if len(h.record) < recordHeader {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// hail gives the ClientHello that Go's client sends, as one record.
+// hail returns the ClientHello that Go's client sends, as one record.
 func hail(t testing.TB, c *tls.Config) []byte {
 	t.Helper()
 	a, b := net.Pipe()
@@ -34,7 +34,7 @@ func realHello(t testing.TB, name string) []byte {
 	return hail(t, &tls.Config{ServerName: name})
 }
 
-// ext is one extension.
+// ext encodes one extension.
 func ext(kind uint16, data ...byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, kind)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
@@ -53,7 +53,7 @@ func sni(names ...string) []byte {
 
 var offers13 = ext(extVersions, 4, 3, 4, 3, 3)
 
-// handmade is a ClientHello message with exts.
+// handmade returns a ClientHello message with exts.
 func handmade(exts ...[]byte) []byte {
 	body := append([]byte{3, 3}, make([]byte, 32)...)
 	body = append(body, 0, 0, 2, 0x13, 0x01, 1, 0)
@@ -62,7 +62,7 @@ func handmade(exts ...[]byte) []byte {
 	return append([]byte{clientHello, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...)
 }
 
-// records cuts a message into records of size bytes.
+// records splits a message into records of size bytes.
 func records(m []byte, size int) []byte {
 	var out []byte
 	for len(m) > 0 {
@@ -74,7 +74,7 @@ func records(m []byte, size int) []byte {
 	return out
 }
 
-// read feeds wire in pieces of size bytes.
+// read feeds wire to a hailing in pieces of size bytes.
 func read(wire []byte, size int) (h hello, used int, done bool, err error) {
 	var x hailing
 	for used < len(wire) {
@@ -136,10 +136,10 @@ func TestHello_RefusesInvalid(t *testing.T) {
 		"a long record":    {recordHello, 3, 1, 0x40, 1},
 		"version 4":        {recordHello, 4, 0, 0, 10},
 		"a ServerHello":    records(change(0, 2), 1<<14),
-		"of a byte each":   records(handmade(sni("a.example"), ext(21, make([]byte, limit.HelloBytes-1000)...)), 1),
+		"1-byte records":   records(handmade(sni("a.example"), ext(21, make([]byte, limit.HelloBytes-1000)...)), 1),
 		"too long":         records([]byte{1, 0, 0x40, 1, 3, 3}, 100),
-		"more after it":    records(append(bytes.Clone(good), 1), 1<<14),
-		"length short":     records(change(3, good[3]-1), 1<<14),
+		"trailing byte":    records(append(bytes.Clone(good), 1), 1<<14),
+		"short length":     records(change(3, good[3]-1), 1<<14),
 		"session id":       records(change(38, 33), 1<<14),
 		"compression":      records(change(44, 1), 1<<14),
 		"extension length": records(change(46, good[46]+1), 1<<14),
@@ -152,13 +152,13 @@ func TestHello_RefusesInvalid(t *testing.T) {
 		"a NUL":            records(handmade(sni("a.example\x00.b.example")), 1<<14),
 		"an address":       records(handmade(sni("192.0.2.1")), 1<<14),
 		"UTF-8":            records(handmade(sni("bücher.example")), 1<<14),
-		"a kind":           records(handmade(ext(extServerName, 0, 4, 1, 0, 1, 'a')), 1<<14),
+		"unknown type":     records(handmade(ext(extServerName, 0, 4, 1, 0, 1, 'a')), 1<<14),
 		"ECH":              records(handmade(sni("a.example"), ext(0xfe0d, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0)), 1<<14),
 		"empty ECH":        records(handmade(sni("a.example"), ext(0xfe0d)), 1<<14),
 		"ESNI":             records(handmade(sni("a.example"), ext(0xffce)), 1<<14),
-		"PSK in front":     records(handmade(ext(extPSK, 0), sni("a.example")), 1<<14),
+		"PSK not last":     records(handmade(ext(extPSK, 0), sni("a.example")), 1<<14),
 		"versions":         records(handmade(sni("a.example"), ext(extVersions, 3, 3, 4, 3)), 1<<14),
-		"another between":  append(append(records(good[:20], 20), recordCCS, 3, 3, 0, 1, 1), records(good[20:], 99)...),
+		"CCS in between":   append(append(records(good[:20], 20), recordCCS, 3, 3, 0, 1, 1), records(good[20:], 99)...),
 		"truncated body":   records(append([]byte{1, 0, 0, 10}, good[4:14]...), 99),
 	} {
 		for _, piece := range []int{1, 3, len(wire)} {
@@ -167,7 +167,7 @@ func TestHello_RefusesInvalid(t *testing.T) {
 			}
 		}
 	}
-	// A record for each byte is read, but not for ever.
+	// A record per byte is accepted, up to the limit of the total size.
 	long := handmade(sni("a.example"), ext(21, make([]byte, 16000)...))
 	if _, _, done, err := read(records(long, 1<<14), 1<<14); err != nil || !done {
 		t.Error(done, err)
@@ -177,8 +177,8 @@ func TestHello_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// TestHello_RefusesECH sends the extension encrypted_client_hello, with which clients such as Go's hide the
-// server name.
+// TestHello_RefusesECH sends the extension encrypted_client_hello, with which clients such as Go's hide the server
+// name.
 func TestHello_RefusesECH(t *testing.T) {
 	t.Parallel()
 	wire := records(handmade(sni("public.example"), ext(0xfe0d, bytes.Repeat([]byte{7}, 180)...), offers13), 1<<14)
@@ -187,7 +187,7 @@ func TestHello_RefusesECH(t *testing.T) {
 	}
 }
 
-// through passes wire in pieces and gives what came out.
+// through passes wire through w in pieces and returns the output.
 func through(w *watch, wire []byte, size int) (out []byte, err error) {
 	for len(wire) > 0 {
 		n := min(size, len(wire))
@@ -221,24 +221,24 @@ func TestSecondHello_RequiresSameName(t *testing.T) {
 		"none":                     {first, join(ccs, data, data), false},
 		"the same":                 {first, join(records(same, 1<<14), ccs, data), false},
 		"the same after CCS":       {first, join(ccs, records(same, 1<<14), data), false},
-		"the same in bits":         {first, join(ccs, records(same, 3), data), false},
+		"the same in tiny records": {first, join(ccs, records(same, 3), data), false},
 		"another":                  {first, records(other, 1<<14), true},
 		"another after CCS":        {first, join(ccs, records(other, 1<<14)), true},
-		"another in bits":          {first, join(ccs, records(other, 1)), true},
-		"another in two":           {first, join(ccs, records(other, 40)), true},
+		"another in tiny records":  {first, join(ccs, records(other, 1)), true},
+		"another in two records":   {first, join(ccs, records(other, 40)), true},
 		"another after an alert":   {first, join(alert, records(other, 1<<14)), true},
 		"another after early data": {early, join(ccs, data, data, records(other, 1<<14)), true},
 		"the same after early":     {early, join(ccs, data, data, records(same, 1<<14), data), false},
 		"another, long, after CCS": {first, join(ccs, records(long, 1<<14)), true},
-		"another, long, in pieces": {first, join(ccs, records(long, 40)), true},
-		"another with more behind": {first, join(ccs, records(more, 1<<14)), true},
+		"another, long, split":     {first, join(ccs, records(long, 40)), true},
+		"another, trailing data":   {first, join(ccs, records(more, 1<<14)), true},
 		"no name":                  {first, records(handmade(offers13), 1<<14), true},
 		"ECH":                      {first, records(handmade(sni("a.example"), ext(0xfe0d)), 1<<14), true},
-		"something between":        {first, join(records(other[:30], 30), ccs, records(other[30:], 99)), true},
+		"another, split by CCS":    {first, join(records(other[:30], 30), ccs, records(other[30:], 99)), true},
 		"TLS 1.2":                  {first, join(records([]byte{16, 0, 0, 4, 1, 2, 3, 4}, 99), ccs, finished, data), false},
 		"TLS 1.2 resumed":          {first, join(ccs, finished, data), false},
 		"an empty record":          {first, []byte{recordHello, 3, 3, 0, 0}, true},
-		"data, then anything":      {first, join(data, records(other, 1<<14)), false},
+		"any record after data":    {first, join(data, records(other, 1<<14)), false},
 	} {
 		for _, piece := range []int{1, 2, 3, 7, 64, len(x.wire)} {
 			out, err := through(newWatch(x.first), x.wire, piece)
@@ -246,10 +246,10 @@ func TestSecondHello_RequiresSameName(t *testing.T) {
 				t.Errorf("%s in pieces of %d: %v", what, piece, err)
 			}
 			if err == nil && !bytes.Equal(out, x.wire) {
-				t.Errorf("%s in pieces of %d: %d of %d bytes came through, or others", what, piece, len(out), len(x.wire))
+				t.Errorf("%s in pieces of %d: the output differs: %d of %d bytes", what, piece, len(out), len(x.wire))
 			}
 			if err != nil && bytes.Contains(out, []byte("b.example")) {
-				t.Errorf("%s in pieces of %d: the other name came through", what, piece)
+				t.Errorf("%s in pieces of %d: the other name was passed", what, piece)
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// Whatever is sent, in whatever pieces, the same passes; and nothing is made up.
+// FuzzWatch checks that watch passes the same bytes however the input is split, and invents none.
 func FuzzWatch(f *testing.F) {
 	f.Add(records(handmade(sni("b.example"), offers13), 7), 1, true)
 	f.Add(append([]byte{recordCCS, 3, 3, 0, 1, 1}, records(handmade(sni("a.example"), offers13), 99)...), 3, false)

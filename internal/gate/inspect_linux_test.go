@@ -27,12 +27,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// webHosts are servers of the internet for names, at one address: with TLS at 443 and
-// 8443, without at 80. roots are who certified them.
+// webHosts are servers for names, all at one address: with TLS on ports 443 and 8443, without on port 80. roots are
+// their certificate authorities.
 type webHosts struct {
 	*book
 	roots *x509.CertPool
-	pem   string // a file with who certified the hosts
+	pem   string // file with the certificate authorities
 }
 
 func newWebHosts(t testing.TB, p Policy, names ...string) *webHosts {
@@ -95,8 +95,7 @@ func newWebHosts(t testing.TB, p Policy, names ...string) *webHosts {
 	return h
 }
 
-// web starts a sandbox whose requests are inspected, and gives the file of the gate's
-// authority.
+// web starts a sandbox whose requests are inspected, and returns the file with the certificate of the gate's authority.
 func (h *webHosts) web(t testing.TB, k kind) (*sandbox, string) {
 	t.Helper()
 	s := start(t, k, h.book, func(o *Options) { o.Roots = h.roots })
@@ -111,7 +110,7 @@ func (h *webHosts) web(t testing.TB, k kind) (*sandbox, string) {
 	return s, file
 }
 
-// httpRule makes a rule for a host and ports of it, and change adds to it.
+// httpRule returns a rule for a host and its ports, after change has modified it.
 func httpRule(t testing.TB, s string, change func(*policy.Rule)) policy.Rule {
 	t.Helper()
 	r, err := policy.ParseRule(s, false)
@@ -159,7 +158,7 @@ func TestInspection(t *testing.T) {
 		{[]string{"--tls-max", "1.2", "https://a.example/items/1"}, "HTTP/2.0 GET a.example /items/1 0\n"},
 		{[]string{"-d", "hello", "https://a.example:8443/items/1"}, "HTTP/2.0 POST a.example:8443 /items/1 5\n"},
 		{[]string{"http://a.example/items/1"}, "HTTP/1.1 GET a.example /items/1 0\n"},
-		// shares its address with a name that is inspected
+		// b.example shares its address with a name that is inspected.
 		{[]string{"http://b.example/anything", "-X", "DELETE"}, "HTTP/1.1 DELETE b.example /anything 0\n"},
 		{[]string{"https://a.example/items/1", "https://a.example/items/2"},
 			"HTTP/2.0 GET a.example /items/1 0\nHTTP/2.0 GET a.example /items/2 0\n"},
@@ -178,7 +177,7 @@ func TestInspection(t *testing.T) {
 			"https://a.example/items/1"}, "exceeds the limit of its rule"},
 		{[]string{"-L", "https://a.example/away"}, "Could not resolve host: denied.example"},
 		{[]string{"https://d.example/large", "-o", "/dev/null"}, "curl: "},
-		{[]string{"https://b.example/"}, "curl: "}, // not inspected: the gate's authority is not what certified it
+		{[]string{"https://b.example/"}, "curl: "}, // not inspected: the gate's authority did not issue its certificate
 		{[]string{"--cacert", h.pem, "https://b.example/"}, "HTTP/2.0 GET b.example / 0\n"},
 		{[]string{"--cacert", h.pem, "https://a.example/items/1"}, "curl: "},
 	} {
@@ -210,13 +209,12 @@ func TestInspection(t *testing.T) {
 		func(e Event) bool { return e.Kind == KindRequest && e.Path == "/items/1" && e.Method == "GET" })
 	for _, name := range h.sought() {
 		if name == "denied.example" {
-			t.Error("a name that is not allowed was asked for outside")
+			t.Error("a denied name was looked up outside")
 		}
 	}
 }
 
-// TestInspection_RefusesOtherProtocols checks that other protocols than HTTP do not pass where
-// requests are inspected.
+// TestInspection_RefusesOtherProtocols checks that only HTTP passes where requests are inspected.
 func TestInspection_RefusesOtherProtocols(t *testing.T) {
 	overBoth(t, testInspectionRefusesOtherProtocols)
 }
@@ -247,8 +245,8 @@ func testInspectionRefusesOtherProtocols(t *testing.T, k kind) {
 	s.denied(t, TCP, "names no server")
 }
 
-// TestInspection_HoldsBesideAddressRule checks that a rule for the address of a name does not
-// allow uninspected requests to that name.
+// TestInspection_HoldsBesideAddressRule checks that a rule for the address of a name does not allow uninspected
+// requests to that name.
 func TestInspection_HoldsBesideAddressRule(t *testing.T) {
 	overBoth(t, testInspectionHoldsBesideAddressRule)
 }
@@ -270,7 +268,7 @@ func testInspectionHoldsBesideAddressRule(t *testing.T, k kind) {
 	}
 }
 
-// TestInspection_CommonClientsWork runs common clients, each with the authority where it looks for it.
+// TestInspection_CommonClientsWork runs common clients, each with the authority where the client expects it.
 func TestInspection_CommonClientsWork(t *testing.T) {
 	t.Parallel()
 	h := newWebHosts(t, Rules(items(t)), "a.example")
@@ -310,8 +308,7 @@ except urllib.error.HTTPError as e: print(e.code)`}},
 	}
 }
 
-// TestInspection_BoundsConnections checks that a request ends when the policy no longer allows
-// it, and a connection when its requests were not inspected and now have to be.
+// TestInspection_BoundsConnections checks that inspected connections are bounded.
 func TestInspection_BoundsConnections(t *testing.T) {
 	overBoth(t, testInspectionBoundsConnections)
 }
@@ -343,6 +340,8 @@ func (s *sandbox) inspected() int {
 	return s.looked
 }
 
+// TestInspection_FollowsPolicyChange checks that a request ends when the policy no longer allows it in the same way,
+// and a connection when its requests were not inspected and now must be.
 func TestInspection_FollowsPolicyChange(t *testing.T) { overBoth(t, testInspectionFollowsPolicyChange) }
 
 func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
@@ -360,7 +359,7 @@ func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 	s.must(t, "hold", get("a.example", "/items/1"), "a.example:80")
 	s.must(t, "hold", get("lone.example", "/"), "lone.example:8080")
 	s.wait(t, "the slow request", func(e Event) bool { return e.Kind == KindRequest && e.Path == "/slow" })
-	// A request that is underway ends with the rule that allowed it, as it was written.
+	// A request in progress ends when the rule that allowed it changes.
 	s.wait(t, "the answer", func(e Event) bool { return e.Kind == KindAnswer && e.Path == "/items/1" })
 	narrow := items(t)
 	narrow.Allow[0].Paths = []string{"/items/*"}
@@ -369,7 +368,7 @@ func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 	s.SetPolicy(Rules(narrow))
 	for i, want := range []string{"0", "2"} {
 		if got, err := s.do("rest", nil, want); err == nil || strings.Contains(err.Error(), "timeout") {
-			t.Errorf("connection %d goes on: %q %v", i, got, err)
+			t.Errorf("connection %d did not end: %q %v", i, got, err)
 		}
 	}
 	s.wait(t, "the end", func(e Event) bool {
@@ -379,7 +378,7 @@ func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 		return e.Kind == KindEnd && e.Reason == "the policy was changed" && e.Name == "lone.example"
 	})
 	if got := s.must(t, "more", get("a.example", "/items/2"), "1"); len(got) == 0 {
-		t.Error("a connection that nothing is against was cut")
+		t.Error("a connection that is still allowed was cut")
 	}
 	// A request does not continue with limits that are no longer in force.
 	s.SetPolicy(Rules(items(t)))
@@ -390,7 +389,7 @@ func testInspectionFollowsPolicyChange(t *testing.T, k kind) {
 	bounded.Allow[0].MaxBytes = 1 << 20
 	s.SetPolicy(Rules(bounded))
 	if got, err := s.do("rest", nil, "3"); err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Errorf("a request goes on without its limit: %q %v", got, err)
+		t.Errorf("a request continues without its limit: %q %v", got, err)
 	}
 }
 
@@ -408,8 +407,8 @@ func pemFile(t testing.TB, der []byte) string {
 	return file
 }
 
-// BenchmarkInspection makes requests one after the other by one connection inside, of
-// HTTP/2 with TLS: of a host that is inspected, and of one that is not.
+// BenchmarkInspection makes sequential requests over one connection, by HTTP/2 with TLS, to a host that is inspected
+// and to one that is not.
 func BenchmarkInspection(b *testing.B) {
 	h := newWebHosts(b, Rules(items(b)), "a.example", "b.example")
 	s, ca := h.web(b, veth)

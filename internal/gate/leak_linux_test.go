@@ -25,11 +25,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// ways are attempts to get a packet past the gate, by a program that has every
-// capability in its own namespaces. Each gives what it achieved, which must not be
-// more than to have a socket; what it is that must not be reached is the host, at
-// Args[0], where a TCP port (Args[1]) and a UDP port (Args[2]) listen, and an abstract
-// socket Args[3].
+// ways are attempts to send a packet past the gate, by a program that has every capability in its own namespaces. Each
+// returns what it achieved, which must be no more than a socket. The host that it must not reach is at Args[0], with a
+// TCP port (Args[1]), a UDP port (Args[2]) and an abstract socket (Args[3]).
 var ways = []struct {
 	name string
 	try  func(host netip.Addr, tcp, udp int, abstract string) error
@@ -82,7 +80,7 @@ var ways = []struct {
 			if err := unix.Connect(fd, sockaddr(h, tcp)); err != nil {
 				return err
 			}
-			_, err := unix.Write(fd, []byte("x")) // the SYN goes out here
+			_, err := unix.Write(fd, []byte("x")) // sends the SYN
 			return err
 		})
 	}},
@@ -142,14 +140,14 @@ var ways = []struct {
 			if err := unix.Listen(fd, 1); err != nil {
 				return err
 			}
-			return errHarmless // nobody outside has a way to it
+			return errHarmless // no host outside has a route to it
 		})
 	}},
 	{"the host's loopback", func(_ netip.Addr, tcp, _ int, _ string) error {
 		return connectTo(unix.SOCK_STREAM, 0, netip.MustParseAddr("127.0.0.1"), tcp)
 	}},
 	{"a race on the address", func(h netip.Addr, tcp, _ int, _ string) error {
-		// The port flips between one that is allowed and the one that is not.
+		// The port flips between an allowed and a denied one.
 		var sa unix.RawSockaddrInet4
 		sa.Family, sa.Addr = unix.AF_INET, h.As4()
 		port := (*[2]byte)(unsafe.Pointer(&sa.Port))
@@ -224,7 +222,7 @@ func receive(fd int) error {
 }
 
 func init() {
-	// leak HOST TCP UDP ABSTRACT: tries all ways and says what came of each.
+	// leak HOST TCP UDP ABSTRACT: tries all ways and returns their results
 	orders["leak"] = func(a []string, _ []byte) ([]byte, error) {
 		var tcp, udp int
 		if _, err := fmt.Sscan(a[1]+" "+a[2], &tcp, &udp); err != nil {
@@ -241,8 +239,8 @@ func init() {
 	}
 }
 
-// TestGate_BlocksBypasses tries nineteen ways to get a packet past the gate. The program that
-// tries them has every capability that a sandbox could have.
+// TestGate_BlocksBypasses tries nineteen ways to send a packet past the gate, by a program with every capability that a
+// sandbox could have.
 func TestGate_BlocksBypasses(t *testing.T) {
 	t.Parallel()
 	host := ownAddress(t)
@@ -322,14 +320,14 @@ func TestGate_BlocksBypasses(t *testing.T) {
 		}
 	}
 	if n := heard.Load(); n != 0 {
-		t.Errorf("the host heard %d times of the sandbox", n)
+		t.Errorf("the host received %d packets or connections from the sandbox", n)
 	}
 	for _, proto := range []Proto{TCP, UDP, ICMP, "udplite"} {
 		s.wait(t, string(proto), func(e Event) bool { return e.Kind == KindDeny && e.Proto == proto })
 	}
 	s.denied(t, UDP, "the source address of the packet")
 	s.denied(t, UDP, "fragment")
-	if err := s.Close(); err != nil { // what is dialled still, it waits for
+	if err := s.Close(); err != nil { // waits for dials in progress
 		t.Error(err)
 	}
 	for _, to := range b.reached() {
@@ -339,7 +337,7 @@ func TestGate_BlocksBypasses(t *testing.T) {
 	}
 }
 
-// ownAddress is an address of this machine that is not loopback.
+// ownAddress returns an address of this machine that is not loopback.
 func ownAddress(t *testing.T) netip.Addr {
 	t.Helper()
 	all, err := net.InterfaceAddrs()

@@ -23,7 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// echoDatagrams sends each datagram back, until the test ends, and gives where.
+// echoDatagrams echoes datagrams until the test ends, and returns its address.
 func echoDatagrams(t *testing.T) (addr string) {
 	t.Helper()
 	u, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -68,7 +68,7 @@ func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 	}
 	s := start(t, k, b, func(o *Options) { o.Bounds = Bounds{Flows: 2, UDPIdle: time.Second} })
 	if _, err := s.do("ask", []byte("early"), "udp", "93.184.216.34:123", "none"); err == nil {
-		t.Error("an address that nobody resolved is reached")
+		t.Error("an address that was not resolved is reached")
 	}
 	s.must(t, "look", nil, "time.example")
 	for _, m := range [][]byte{[]byte("what time is it"), bytes.Repeat([]byte{'x'}, 60000)} {
@@ -76,7 +76,7 @@ func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 			t.Errorf("%d bytes of %d", len(got), len(m))
 		}
 	}
-	// QUIC, and everything else, does not exist; connected sockets hear of it at once.
+	// QUIC and other UDP ports are unreachable; connected sockets get the error at once.
 	if _, err := s.do("ask", []byte("x"), "udp", "93.184.216.34:443"); err == nil ||
 		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v", err)
@@ -93,7 +93,7 @@ func testDatagramsPassByRuleOnly(t *testing.T, k kind) {
 	}
 }
 
-// Programs that people use, as they are.
+// TestRealPrograms runs common programs unmodified.
 func TestRealPrograms(t *testing.T) {
 	t.Parallel()
 	a := netip.MustParseAddr("93.184.216.34")
@@ -115,16 +115,16 @@ func TestRealPrograms(t *testing.T) {
 		},
 		ttl: time.Minute,
 	}
-	// As a person would write it.
+	// The policy is as a user would write it.
 	s := start(t, veth, b, func(o *Options) { o.Policy = Rules(network(t, "a.example:80 a.example:443", "")) })
-	s.must(t, "look", nil, "a.example") // its address is asked for as well
+	s.must(t, "look", nil, "a.example") // pins the address
 	const py = "import ssl,sys,urllib.request as " +
 		"u;print(u.urlopen(sys.argv[1],timeout=10,context=ssl._create_unverified_context() if " +
 		"sys.argv[1].startswith('https') else None).read().decode().strip())"
 	for program, args := range map[string][]string{"curl": {"-sSk", "--noproxy", "*", "--max-time", "20"},
 		"/usr/bin/python3": {"-c", py}} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Errorf("needs %s: it is a client that people use", program)
+			t.Errorf("needs %s: it is a common client", program)
 			continue
 		}
 		for url, ok := range map[string]bool{
@@ -140,11 +140,11 @@ func TestRealPrograms(t *testing.T) {
 	}
 }
 
-// TestClose_LeavesNothing checks that nothing of a gate is left after Close, whatever is in progress.
+// TestClose_LeavesNothing checks that Close leaves no goroutines or descriptors, whatever is in progress.
 func TestClose_LeavesNothing(t *testing.T) {
 	const rounds = 3
 	before, eventfds := descriptors(t, "socket:"), descriptors(t, "anon_inode:[eventfd]")
-	t.Run("underway", func(t *testing.T) { // when it is over its hosts have closed their sockets
+	t.Run("underway", func(t *testing.T) { // a subtest, so that its hosts have closed their sockets at its end
 		for round := range rounds {
 			closeAll(t, veth, round)
 			closeAll(t, socket, round)
@@ -161,7 +161,7 @@ func TestClose_LeavesNothing(t *testing.T) {
 	}
 }
 
-// closeAll closes a gate with something of everything underway.
+// closeAll closes a gate with connections, lookups and dials in every state.
 func closeAll(t *testing.T, k kind, round int) {
 	a, silent := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	late, answer := netip.MustParseAddr("93.184.216.36"), make(chan struct{})
@@ -219,7 +219,7 @@ func closeAll(t *testing.T, k kind, round int) {
 	<-asked
 	<-asked
 	<-asked
-	if round == 1 && k == veth { // the sandbox goes first, and takes nothing up any more
+	if round == 1 && k == veth { // the sandbox's interface goes down first, so nothing is received any more
 		s.must(t, "run", nil, "ip", "link", "set", "eth0", "down")
 	}
 	close(answer)
@@ -234,8 +234,8 @@ func closeAll(t *testing.T, k kind, round int) {
 	s.must(t, "drop", nil)
 }
 
-// goroutines gives those of the gate and of its stack that run now. One that has been
-// told to end may take a moment: it is asked for again as long as it is on its way.
+// goroutines returns the running goroutines of the gate and its stack. Because one that was stopped may take a moment
+// to exit, it retries for a while.
 func goroutines() string {
 	buf := make([]byte, 1<<22)
 	var left []string
@@ -254,7 +254,7 @@ func goroutines() string {
 	return strings.Join(left, "\n\n")
 }
 
-// descriptors counts those of a kind.
+// descriptors counts the open descriptors of a kind.
 func descriptors(t *testing.T, kind string) (n int) {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
@@ -283,7 +283,7 @@ func TestNew_RefusesInvalidLink(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := link.Open(f, 0); err == nil {
-		t.Error("/dev/null is no network namespace")
+		t.Error("/dev/null is accepted as a network namespace")
 	}
 	s := launch(t, veth)
 	fd := s.link(t, 0)
@@ -291,16 +291,16 @@ func TestNew_RefusesInvalidLink(t *testing.T) {
 	ns := s.netns(t)
 	defer ns.Close()
 	if _, err := link.Open(ns, 0); err == nil {
-		t.Error("there are two interfaces of one name")
+		t.Error("two interfaces have the same name")
 	}
-	// Without a gate nothing answers.
+	// Without a gate there is no reply.
 	if _, err := s.do("ask", []byte("x"), "udp", "192.0.0.1:53", "none"); err == nil {
-		t.Error("something answers")
+		t.Error("got a reply without a gate")
 	}
 }
 
-// The sandbox's kernel may forget its neighbour; it finds it again. And it pings what
-// the policy allows.
+// TestNeighboursAndEcho checks that the sandbox's kernel can resolve its neighbour again after it has forgotten it, and
+// that pings to allowed addresses are answered.
 func TestNeighboursAndEcho(t *testing.T) { overBoth(t, testNeighboursAndEcho) }
 
 func testNeighboursAndEcho(t *testing.T, k kind) {
@@ -338,7 +338,7 @@ func testNeighboursAndEcho(t *testing.T, k kind) {
 	})
 }
 
-// TestLinkLoss_IsReported covers a sandbox that removes its own network interface: it has no network then.
+// TestLinkLoss_IsReported covers a sandbox that removes its own network interface, and so loses its network.
 func TestLinkLoss_IsReported(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
@@ -347,13 +347,13 @@ func TestLinkLoss_IsReported(t *testing.T) {
 	s.denied(t, "", "link failed")
 }
 
-// TestClose_AfterLinkLossReportsNoDenial covers a sandbox that stops: its interface disappears
-// just before its monitor closes the gate.
+// TestClose_AfterLinkLossReportsNoDenial covers a sandbox that stops: its interface disappears just before its monitor
+// closes the gate.
 func TestClose_AfterLinkLossReportsNoDenial(t *testing.T) {
 	t.Parallel()
 	s, g, box := bare(t)
 	box.Close()
-	g.link.Wait() // the reader has seen it
+	g.link.Wait() // the reader has returned
 	if err := g.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -366,8 +366,8 @@ func TestClose_AfterLinkLossReportsNoDenial(t *testing.T) {
 	}
 }
 
-// TestHostDial_OwnAddressRequiresAddressRule guards the host's own addresses, which look
-// public and lead to services that trust the host.
+// TestHostDial_OwnAddressRequiresAddressRule covers the host's own addresses, which look public but lead to services
+// that trust the host.
 func TestHostDial_OwnAddressRequiresAddressRule(t *testing.T) {
 	t.Parallel()
 	at := ownAddress(t)
@@ -389,7 +389,7 @@ func TestHostDial_OwnAddressRequiresAddressRule(t *testing.T) {
 	}
 	g.SetPolicy(Rules(network(t, fmt.Sprintf("own.example:%d,private", to.Port()), "")))
 	if c, err := g.hostDial(t.Context(), "tcp", to); !fault.Is(err, fault.Denied) {
-		t.Errorf("by a name with private: %v, %v", c, err)
+		t.Errorf("by a name whose rule has private: %v, %v", c, err)
 	}
 	g.SetPolicy(policyFunc(func(r Request) Decision {
 		if r == (Request{Proto: TCP, Addr: to.Addr(), Port: to.Port()}) {

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// resolving returns a resolver that allows all names; found returns the answers from outside.
+// resolving returns a resolver that allows all names; found is the lookup outside.
 func resolving(t *testing.T, found func(context.Context, string) ([]netip.Addr, time.Duration, error)) *resolver {
 	b := &book{decide: func(Request) Decision { return Decision{Verdict: Allow} }}
 	j, wait := newJournal(time.Now, func(Event) {})
@@ -34,7 +34,7 @@ func TestAnswer_BoundsAddresses(t *testing.T) {
 		t.Errorf("%d addresses, code %d", len(x.addrs), x.RCode)
 	}
 	m = ask("a.example", dnsmessage.TypeAAAA, true)
-	m[len(m)-8], m[len(m)-7] = 0xff, 0xff // the client takes 64 KiB
+	m[len(m)-8], m[len(m)-7] = 0xff, 0xff // the client accepts 64 KiB
 	q, _, _, ok := parseQuery(m)
 	if !ok || q.size != limit.DNSDatagram {
 		t.Fatalf("%d bytes, %v", q.size, ok)
@@ -50,15 +50,15 @@ func TestQueries_AreBoundedAtOnce(t *testing.T) {
 	r := resolving(t, nil)
 	for i := range limit.DNSQueries {
 		if !r.take() {
-			t.Fatalf("query %d has no place", i)
+			t.Fatalf("query %d gets no slot", i)
 		}
 	}
 	if r.take() {
-		t.Error("one more has a place")
+		t.Error("a query beyond the limit gets a slot")
 	}
 	r.give()
 	if !r.take() {
-		t.Error("a place that was given back is none")
+		t.Error("a released slot is not reused")
 	}
 }
 

@@ -29,7 +29,7 @@ func TestPins_Expire(t *testing.T) {
 	p.put(name("one.example"), []netip.Addr{a}, time.Minute, noon)
 	p.put(name("two.example"), []netip.Addr{a, b}, time.Second, noon.Add(time.Second)) // bounded to five
 	if got := p.of(a, noon); !slices.Equal(got, []policy.Host{name("two.example"), name("one.example")}) {
-		t.Errorf("the one that was told last comes first: %v", got)
+		t.Errorf("the most recently resolved name must be first: %v", got)
 	}
 	if _, ttl, ok := p.answer(name("one.example"), noon.Add(59*time.Second)); !ok || ttl != time.Second {
 		t.Errorf("%v %v", ttl, ok)
@@ -42,9 +42,9 @@ func TestPins_Expire(t *testing.T) {
 		t.Errorf("%v %v %v", got, ttl, ok)
 	}
 	if p.put(name("three.example"), nil, time.Minute, noon) {
-		t.Error("nothing was pinned")
+		t.Error("an answer without addresses is pinned")
 	}
-	// Another answer does not take away what programs remember.
+	// Another answer does not remove addresses that programs remember.
 	p.put(name("one.example"), []netip.Addr{b}, 1000*time.Hour, noon.Add(2*time.Second))
 	if got := p.of(a, noon.Add(2*time.Second)); !slices.Contains(got, name("one.example")) {
 		t.Errorf("%v", got)
@@ -73,10 +73,10 @@ func TestPins_AreBounded(t *testing.T) {
 		}
 	}
 	if p.put(name("more"), []netip.Addr{at}, time.Minute, noon) || len(p.of(at, noon)) != limit.PinNames {
-		t.Error("there is no bound to the names of an address")
+		t.Error("the names of an address are not bounded")
 	}
 	if !p.put(name("more"), []netip.Addr{at}, time.Minute, noon.Add(time.Hour)) || p.size != 1 {
-		t.Error("what has expired takes room")
+		t.Error("expired pins count against the limit")
 	}
 	for i := range 1000 {
 		if !p.put(name("round.robin"), []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})}, time.Minute,
@@ -95,18 +95,18 @@ func TestPins_AreBounded(t *testing.T) {
 		}
 	}
 	if p.put(name("more"), []netip.Addr{at}, time.Minute, noon) {
-		t.Error("there is no bound to pins")
+		t.Error("the number of pins is not bounded")
 	}
 	if p.put(name("x"), make([]netip.Addr, limit.PinAddrs+1), time.Minute, noon.Add(time.Hour)) {
-		t.Error("there is no bound to an answer")
+		t.Error("the size of an answer is not bounded")
 	}
 	if !p.put(name("more"), []netip.Addr{at}, time.Minute, noon.Add(time.Hour)) || p.size != 1 || len(p.names) != 1 {
 		t.Errorf("%d pairs, %d names", p.size, len(p.names))
 	}
 }
 
-// TestPins_AgreeInBothDirections checks that both directions always agree, and that a name
-// leads only to addresses that were returned for it.
+// TestPins_AgreeInBothDirections checks that both directions always agree, and that a name leads only to addresses that
+// were returned for it.
 func TestPins_AgreeInBothDirections(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +141,7 @@ func TestPins_AgreeInBothDirections(t *testing.T) {
 				}
 				for _, n := range p.of(a, now) {
 					if !now.Before(told[n][a]) {
-						t.Fatalf("%s was not told to lead to %v", n, a)
+						t.Fatalf("%s leads to %v, which was not in an answer", n, a)
 					}
 				}
 			}
@@ -179,7 +179,7 @@ func FuzzPins(f *testing.F) {
 	})
 }
 
-// paper is a policy of a table.
+// paper is a policy in the form of a table.
 type paper map[Request]Decision
 
 func (p paper) Decide(r Request) Decision { return p[r] }
@@ -237,7 +237,7 @@ func TestRule_DecidesByName(t *testing.T) {
 		}
 	}
 	if r := rule(p, pins, TCP, pub, 80, noon.Add(24*time.Hour)); r.verdict != Deny {
-		t.Errorf("a pin does not expire: %+v", r)
+		t.Errorf("the pin has not expired: %+v", r)
 	}
 }
 
@@ -247,11 +247,11 @@ func TestSpecialAddresses(t *testing.T) {
 		"192.0.0.1", "192.0.0.2",
 		"::", "::1", "::127.0.0.1", "::ffff:1.1.1.1", "::ffff:0:1.1.1.1", "ff02::1", "fdc0:71ce:9a7e::1") {
 		if never(a) == "" {
-			t.Errorf("%v can be opened", a)
+			t.Errorf("a policy can allow %v", a)
 		}
 	}
 	if never(netip.Addr{}) == "" || never(netip.MustParseAddr("fe80::1%eth0")) == "" {
-		t.Error("what is no address can be opened")
+		t.Error("a policy can allow an invalid address")
 	}
 	for _, a := range addrs("10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "127.0.0.1", "169.254.169.254",
 		"100.64.0.1", "100.100.100.200",

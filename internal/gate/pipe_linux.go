@@ -24,9 +24,9 @@ const (
 	shareable = 32 << 10
 )
 
-// pipe is the gate's end of a link.Pair as a link endpoint of the stack: each read and each write is one IP packet.
-// If the other end does not read, the pipe never blocks; if it writes something that is not a packet, that is lost;
-// when it closes, over is called once.
+// pipe is the gate's end of a link.Pair as a link endpoint of the stack: each read and each write is one IP packet. It
+// does not block when the other end does not read. It drops anything that is not a packet. When the other end closes,
+// it calls over once.
 //
 // The endpoint of other links, fdbased, cannot be used: it can mistake the end of such a socket for empty packets,
 // which it reads in a busy loop that cannot be stopped.

@@ -21,8 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// bed is a pipe without a gate: what it reads comes out of got, and other is the hostile
-// end.
+// bed is a pipe without a gate. The packets that it delivers are sent to got; other is the hostile end.
 type bed struct {
 	*pipe
 	other *os.File
@@ -36,14 +35,13 @@ func (b *bed) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack
 }
 func (b *bed) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
 
-// fataler is what a test and a check of rapid have in common.
+// fataler is implemented by *testing.T and *rapid.T.
 type fataler interface {
 	Helper()
 	Fatal(...any)
 }
 
-// newBed makes one. queue is what the kernel may queue of what the pipe writes, in bytes;
-// 0 is what Pair gives.
+// newBed returns a bed. queue is the kernel's queue limit for the pipe's packets, in bytes; 0 leaves that of Pair.
 func newBed(t fataler, mtu, queue int) (b *bed, end func()) {
 	t.Helper()
 	box, gate, err := link.Pair()
@@ -69,7 +67,7 @@ func newBed(t fataler, mtu, queue int) (b *bed, end func()) {
 	}
 }
 
-// write has the pipe write a packet.
+// write writes a packet through the pipe.
 func (b *bed) write(data []byte) tcpip.Error {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(data)})
 	defer pkt.DecRef()
@@ -79,8 +77,8 @@ func (b *bed) write(data []byte) tcpip.Error {
 	return terr
 }
 
-// TestPipe_PreservesPackets checks that packets arrive unchanged and in order, whatever their
-// sizes and whatever is sent between them, and that the rest is counted.
+// TestPipe_PreservesPackets checks that packets arrive unchanged and in order, whatever their sizes and whatever is
+// sent between them, and that everything else is counted as lost.
 func TestPipe_PreservesPackets(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -132,20 +130,20 @@ func TestPipe_PreservesPackets(t *testing.T) {
 		}
 		b.Wait()
 		if len(b.got)+len(b.lost) > 0 {
-			t.Fatalf("%d packets more, and %d that were lost", len(b.got), len(b.lost))
+			t.Fatalf("%d unexpected packets, %d lost", len(b.got), len(b.lost))
 		}
 	})
-	// No descriptor that was sent is held by anybody.
+	// No process holds a descriptor that was sent with a packet.
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Error("a descriptor that was sent is open")
+		t.Error("a descriptor that was sent is still open")
 	}
 }
 
-// TestPipe_DropsForSlowReader checks that a slow reader blocks nothing: its packets wait in
-// order up to a bound, and more are lost.
+// TestPipe_DropsForSlowReader checks that a slow reader blocks nothing: packets are queued in order up to a limit, and
+// further ones are lost.
 func TestPipe_DropsForSlowReader(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -163,7 +161,7 @@ func TestPipe_DropsForSlowReader(t *testing.T) {
 				weight := b.weight
 				b.mu.Unlock()
 				if weight > limit.LinkWaiting {
-					t.Fatalf("%d bytes wait", weight)
+					t.Fatalf("%d bytes are queued", weight)
 				}
 			}
 			buf := make([]byte, 1<<17)
@@ -180,14 +178,13 @@ func TestPipe_DropsForSlowReader(t *testing.T) {
 		}
 		for i, id := range taken {
 			if sent[i] != id {
-				t.Fatalf("packet %d is %x, and %x was sent", i, id, sent[i])
+				t.Fatalf("packet %d is %x, want %x", i, id, sent[i])
 			}
 		}
 	})
 }
 
-// TestPipe_ReportsCloseOnce checks that the end of the other side is reported once, and that
-// reading stops then.
+// TestPipe_ReportsCloseOnce checks that the close of the other end is reported once, and that reading then stops.
 func TestPipe_ReportsCloseOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -217,19 +214,18 @@ func TestPipe_ReportsCloseOnce(t *testing.T) {
 			b.Wait() // the reader and the writer have returned
 			if name != "writes no more" {
 				if terr := b.write([]byte("late")); terr == nil {
-					t.Error("it is written to")
+					t.Error("a packet is written after the close")
 				}
 			}
 			end()
 			if len(b.over) > 0 {
-				t.Error("it is told twice")
+				t.Error("the close is reported twice")
 			}
 		})
 	}
 }
 
-// TestGate_SurvivesHostilePair checks that a gate at a pair with a hostile other end
-// continues, and can be closed.
+// TestGate_SurvivesHostilePair checks that a gate at a pair with a hostile other end continues, and can be closed.
 func TestGate_SurvivesHostilePair(t *testing.T) {
 	t.Parallel()
 	t.Run("that does not read", func(t *testing.T) {
@@ -250,7 +246,7 @@ func TestGate_SurvivesHostilePair(t *testing.T) {
 					n, err = unix.Poll(fds, 60000)
 				}
 				if err != nil || n == 0 {
-					t.Fatal("the gate does not read any more", err)
+					t.Fatal("the gate no longer reads", err)
 				}
 				if err := unix.Sendmsg(fd, p, nil, nil, unix.MSG_DONTWAIT); err != nil && err != unix.EAGAIN {
 					t.Fatal(err)
@@ -258,7 +254,7 @@ func TestGate_SurvivesHostilePair(t *testing.T) {
 			}
 		}
 		if lost := g.Stats().Frames; lost == 0 {
-			t.Error("more is kept than there is room for")
+			t.Error("more is queued than the limit")
 		}
 		survives(t, socket, fd, ping, make([]byte, 1<<17))
 		if err := g.Close(); err != nil {
@@ -295,7 +291,7 @@ func TestGate_SurvivesHostilePair(t *testing.T) {
 	})
 }
 
-// bare is a gate that denies everything, at a pair of which the test has the other end.
+// bare returns a gate that denies everything, and the other end of its pair.
 func bare(t *testing.T) (*sandbox, *Gate, *os.File) {
 	t.Helper()
 	s := &sandbox{told: make(chan struct{}, 1)}
@@ -324,7 +320,7 @@ func TestNew_RefusesOtherDescriptors(t *testing.T) {
 	defer unix.Close(stream[1])
 	for _, f := range []*os.File{null, os.NewFile(uintptr(stream[0]), "stream")} {
 		if g, err := New(t.Context(), Options{FD: f}); err == nil {
-			t.Errorf("%s is taken", f.Name())
+			t.Errorf("%s is accepted", f.Name())
 			g.Close()
 		}
 		if f.Close() == nil {

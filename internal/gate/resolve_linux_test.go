@@ -18,14 +18,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// told is what an answer says.
+// told is the content of a reply.
 type told struct {
 	dnsmessage.Header
 	addrs []netip.Addr
 	ttl   uint32
 }
 
-// unpack reads an answer of the gate's to m.
+// unpack parses the gate's reply a to the query m.
 func unpack(t *testing.T, m, a []byte) (x told) {
 	t.Helper()
 	q, _, _, ok := parseQuery(m)
@@ -34,7 +34,7 @@ func unpack(t *testing.T, m, a []byte) (x told) {
 		t.Fatalf("% x", a)
 	}
 	if !bytes.HasPrefix(a[dnsHeader:], q.question) {
-		t.Fatalf("another question comes back: %q", a)
+		t.Fatalf("the question in the reply differs: %q", a)
 	}
 	x.Header = d.Header
 	for _, r := range d.Answers {
@@ -122,11 +122,11 @@ func testResolverAnswersSandbox(t *testing.T, k kind) {
 	asked := b.sought()
 	for _, n := range asked {
 		if !strings.HasSuffix(n, ".example") {
-			t.Errorf("%q was asked outside", n)
+			t.Errorf("%q was looked up outside", n)
 		}
 	}
 	if n := slices.Index(asked, "both.example"); slices.Contains(asked[n+1:], "both.example") {
-		t.Errorf("asked twice within its TTL: %q", asked)
+		t.Errorf("looked up twice within its TTL: %q", asked)
 	}
 	s.denied(t, DNS, "no rule allows the name")
 	s.denied(t, DNS, "loopback")
@@ -137,8 +137,8 @@ func testResolverAnswersSandbox(t *testing.T, k kind) {
 	}
 }
 
-// TestResolver_ForwardsNoOddQuery checks that a query that no ordinary program sends is
-// answered with an error or not at all, and is never forwarded.
+// TestResolver_ForwardsNoOddQuery checks that a query that no ordinary program sends is answered with an error or not
+// at all, and is never forwarded.
 func TestResolver_ForwardsNoOddQuery(t *testing.T) { overBoth(t, testResolverForwardsNoOddQuery) }
 
 func testResolverForwardsNoOddQuery(t *testing.T, k kind) {
@@ -163,10 +163,10 @@ func testResolverForwardsNoOddQuery(t *testing.T, k kind) {
 	for what, m := range map[string][]byte{"nothing": {}, "an answer": append([]byte{0, 1, 0x81, 0x80}, two[4:]...),
 		"eleven bytes": two[:11]} {
 		if a, err := s.do("ask", m, "udp", "192.0.0.1:53", "none"); err == nil {
-			t.Errorf("%s is answered: % x", what, a)
+			t.Errorf("%s gets a reply: % x", what, a)
 		}
 	}
-	// Other servers do not exist, by UDP or TCP.
+	// Other servers do not exist, over UDP or TCP.
 	for _, server := range []string{"8.8.8.8:53", "1.1.1.1:853", "[2001:4860:4860::8888]:53", "169.254.169.254:53",
 		"127.0.0.53:53"} {
 		for _, network := range []string{"udp", "tcp"} {
@@ -176,12 +176,12 @@ func testResolverForwardsNoOddQuery(t *testing.T, k kind) {
 		}
 	}
 	if asked := b.sought(); len(asked) != 0 {
-		t.Errorf("asked outside: %q", asked)
+		t.Errorf("looked up outside: %q", asked)
 	}
 }
 
-// TestResolver_ReportsFailedLookup checks that a lookup without an address is in the journal
-// with its reason: the rule alone would say that the name can be reached.
+// TestResolver_ReportsFailedLookup checks that a lookup without an address is recorded with its reason: the rule alone
+// would suggest that the name can be reached.
 func TestResolver_ReportsFailedLookup(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -218,7 +218,7 @@ func TestResolver_ReportsFailedLookup(t *testing.T) {
 	}
 }
 
-// TestLookups_AreRateLimited matters because an allowed name can carry data to its name server.
+// TestLookups_AreRateLimited checks the limit of lookups, since an allowed name can carry data to its name server.
 func TestLookups_AreRateLimited(t *testing.T) {
 	t.Parallel()
 	b := &book{decide: func(r Request) Decision { return Decision{Verdict: Allow} }, names: map[string][]netip.Addr{}}
@@ -233,11 +233,11 @@ func TestLookups_AreRateLimited(t *testing.T) {
 		}
 	}
 	if n := len(b.sought()); n != limit.DNSLookupBurst {
-		t.Errorf("%d were asked", n)
+		t.Errorf("%d lookups were made", n)
 	}
 	j.close()
 	wait()
-	// No lookup is made that could not be recorded.
+	// A lookup that cannot be recorded is not made.
 	if x := r.answer(t.Context(), ask("y.example", dnsmessage.TypeA, false),
 		0); x[3]&15 != byte(dnsmessage.RCodeServerFailure) || len(b.sought()) != limit.DNSLookupBurst {
 		t.Errorf("% x", x)

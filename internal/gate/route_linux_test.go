@@ -31,7 +31,7 @@ func TestRefusedRoute_AllowsUnicastAlone(t *testing.T) {
 	}
 	fails := func(link.Route) (uint8, error) { return unix.RTN_UNICAST, unix.ENOBUFS }
 	if _, err := refusedRoute(fails, "tcp", netip.AddrPort{}, to); !errors.Is(err, unix.ENOBUFS) {
-		t.Errorf("a question that failed: %v", err)
+		t.Errorf("a failed route lookup: %v", err)
 	}
 	unicast := func(link.Route) (uint8, error) { return unix.RTN_UNICAST, nil }
 	if what, err := refusedRoute(unicast, "tcp", netip.AddrPortFrom(to.Addr(), 4000), to); what == "" || err != nil {
@@ -52,7 +52,7 @@ func TestRefusedRoute_ChecksAddressBehindNAT64(t *testing.T) {
 				return unix.RTN_UNICAST, nil
 			}
 			if r.To.String() != "45.45.45.9:80" {
-				t.Errorf("asked for %v", r.To)
+				t.Errorf("looked up the route to %v", r.To)
 			}
 			return tt.kind, tt.err
 		}
@@ -89,8 +89,7 @@ func TestHostDial_RefusesLocalRoutes(t *testing.T) {
 				t.Errorf("ip %s: %v: %s", args, err, out)
 			}
 		}
-		// The kernel has no IPv6 route through a link, and none to the addresses at it, until it has seen its
-		// carrier.
+		// The kernel has no IPv6 route through a link, and none to its addresses, until it has noticed the carrier.
 		up := func() bool {
 			local, err := exec.Command("ip", "-6", "route", "show", "table", "local").Output()
 			return err == nil && strings.Contains(string(local), "local 2a00:45::1 ") &&
@@ -128,7 +127,7 @@ func TestHostDial_RefusesLocalRoutes(t *testing.T) {
 				t.Errorf("%s, another host: %q, %v", addr, what, err)
 			}
 		}
-		// A policy that names the address opens it.
+		// A policy that names the address allows it.
 		l, err := net.Listen("tcp", "45.45.45.9:0")
 		if err != nil {
 			t.Error(err)

@@ -77,7 +77,7 @@ func TestRules_FromPolicy(t *testing.T) {
 	if d := Rules(n).Decide(Request{Host: name("new.example")}); d.Verdict != Ask {
 		t.Errorf("%+v", d)
 	}
-	// Rules that deny leave to be asked about what they do not name.
+	// Deny rules leave other ports of their hosts to be asked about.
 	n.Deny = network(t, "", "all.example some.example:443 most.example:1-79 most.example:81-65535 udp://dgram.example").
 		Deny
 	for host, want := range map[string]Verdict{"all.example": Deny, "some.example": Ask, "most.example": Ask,
@@ -91,8 +91,8 @@ func TestRules_FromPolicy(t *testing.T) {
 	}
 }
 
-// A rule with private opens its ports to addresses inside of organizations for its name, and
-// neither others nor those addresses without the name.
+// TestRules_Private checks that a rule with private allows its name to lead to addresses inside of organizations on its
+// ports, and allows no other ports and no such address without the name.
 func TestRules_Private(t *testing.T) {
 	t.Parallel()
 	p := Rules(network(t, "m.example:8443,private a.example:8443", ""))
@@ -129,7 +129,7 @@ func TestRules_Private(t *testing.T) {
 	if e := got[len(got)-1]; e != want {
 		t.Errorf("%+v, expected %+v", e, want)
 	}
-	// What was pinned is decided again, with the port.
+	// For a connection, pinned addresses are decided again with the port.
 	pins.put(name("a.example"), addrs("100.64.0.7"), time.Minute, noon)
 	pins.put(name("m.example"), addrs("127.0.0.1", "10.1.2.3", "93.184.216.34"), time.Minute, noon)
 	for at, ok := range map[string]bool{"10.1.2.3:8443": true, "10.1.2.3:443": false, "127.0.0.1:8443": false,
@@ -139,7 +139,7 @@ func TestRules_Private(t *testing.T) {
 			t.Errorf("%s: %+v", at, r)
 		}
 	}
-	// Of two names with one address, only the one whose rule has private opens it.
+	// Of two names with one address, only the one whose rule has private allows the address.
 	shared := rule(p, pins, TCP, netip.MustParseAddr("100.64.0.7"), 8443, noon)
 	if _, ok := shared.hailed(name("a.example")); ok {
 		t.Errorf("%+v", shared)
@@ -147,7 +147,7 @@ func TestRules_Private(t *testing.T) {
 	if _, ok := shared.hailed(name("m.example")); !ok {
 		t.Errorf("%+v", shared)
 	}
-	// An address that the policy lets a name lead to and that is not inside stays closed.
+	// Private does not allow an address that is not inside.
 	lying := policyFunc(func(Request) Decision { return Decision{Verdict: Ask, Private: true} })
 	if r := rule(lying, pins, TCP, netip.MustParseAddr("127.0.0.1"), 8443, noon); r.verdict != Deny {
 		t.Errorf("%+v", r)

@@ -108,8 +108,8 @@ func (b *budgets) spend(n int64) (rule string, ok bool) {
 	return rule, ok
 }
 
-// hail reads the ClientHello of a connection that must start with one, or may if it must be HTTP otherwise, and
-// decides by its name. It returns the bytes that it read, to be forwarded, and a watch for those that follow.
+// hail reads the ClientHello of a connection that must start with one, or that must be HTTP and may start with one. It
+// decides by the name in it. It returns the bytes that it read, to be forwarded, and a watch for those that follow.
 func (g *Gate) hail(f *flow, in *gonet.TCPConn, rl ruling) (*watch, []byte, error) {
 	if !rl.mustHail && !f.inspect {
 		return nil, nil, nil
@@ -374,7 +374,7 @@ func (g *Gate) move(f *flow, dst io.Writer, b []byte, piece int, inward bool) bo
 	return true
 }
 
-// side names the source of bytes that flow inward.
+// side names the end that sends in a direction: the host if inward, else the sandbox.
 func side(inward bool) string {
 	if inward {
 		return "the host"

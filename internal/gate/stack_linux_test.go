@@ -17,9 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-// wire is a gate on one end of a socket, with a test in the place of the sandbox's
-// kernel, or of its sentry, on the other: no namespace is needed, and every byte is the
-// test's.
+// wire returns a gate on one end of a socket, and the other end. The test takes the place of the sandbox's kernel or
+// sentry: it needs no namespace and controls every byte.
 func wire(t testing.TB, k kind) (*Gate, int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -46,7 +45,7 @@ func wire(t testing.TB, k kind) (*Gate, int) {
 	return g, pair[1]
 }
 
-// segment is a TCP segment with flags, of which the rest is body.
+// segment encodes a TCP segment with flags, options and a body.
 func segment(port uint16, seq, ack uint32, flags byte, options, body []byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, 40000)
 	b = binary.BigEndian.AppendUint16(b, port)
@@ -60,8 +59,7 @@ func segment(port uint16, seq, ack uint32, flags byte, options, body []byte) []b
 	return append(append(b, options...), body...)
 }
 
-// FuzzPackets sends whatever may come to the whole of a gate. It is there to be seen
-// alive: after each packet the gate still answers DNS.
+// FuzzPackets sends arbitrary packets to a complete gate, and checks after each that the gate still answers DNS.
 func FuzzPackets(f *testing.F) {
 	f.Add(byte(0), byte(2), uint16(80), []byte{2, 4, 0xff, 0x98}, []byte{})
 	f.Add(byte(0), byte(0x12), uint16(443), []byte{}, []byte("x"))
@@ -112,8 +110,7 @@ func FuzzPackets(f *testing.F) {
 	})
 }
 
-// survives sends a packet to the gate at the other end of fd, and then queries until one
-// is answered.
+// survives sends a packet to the gate at the other end of fd, and then sends queries until one is answered.
 func survives(t *testing.T, k kind, fd int, packet, buf []byte) {
 	kinds, head := map[byte]string{4: "\x08\x00", 6: "\x86\xdd"}, 0
 	if k == veth {
@@ -121,7 +118,7 @@ func survives(t *testing.T, k kind, fd int, packet, buf []byte) {
 	}
 	send := func(packet []byte) {
 		header := []byte(link.GateMAC + link.BoxMAC + kinds[packet[0]>>4])
-		unix.Write(fd, append(header[:head:head], packet...)) // full: lost, as on any link
+		unix.Write(fd, append(header[:head:head], packet...)) // dropped if the socket is full, as on any link
 	}
 	send(packet)
 	q := ask("a.example", dnsmessage.TypeA, false)
@@ -143,5 +140,5 @@ func survives(t *testing.T, k kind, fd int, packet, buf []byte) {
 			}
 		}
 	}
-	t.Fatalf("the gate does not answer any more over a %s", k)
+	t.Fatalf("the gate no longer answers over a %s", k)
 }

@@ -40,7 +40,7 @@ func testTCPReachesAllowedNames(t *testing.T, k kind) {
 		}
 	}
 	if got := s.must(t, "exchange", big, "tcp", "a.example:80"); !bytes.Equal(got, big) {
-		t.Errorf("%d bytes of %d came back, or others", len(got), len(big))
+		t.Errorf("%d bytes of %d returned, or others", len(got), len(big))
 	}
 	e := s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.In == int64(len(big)) })
 	if e.Out != int64(len(big)) || e.Name != "a.example" || e.Addr != host || e.Port != 80 || e.Rule != "a.example:80" ||
@@ -50,7 +50,7 @@ func testTCPReachesAllowedNames(t *testing.T, k kind) {
 	for _, x := range []string{"a.example:81", "93.184.216.34:443", "1.1.1.1:80", "[2606:4700::1]:80", "192.0.0.1:80",
 		"10.0.0.1:80", "169.254.169.254:80"} {
 		if got, err := s.do("exchange", nil, "tcp", x); err == nil {
-			t.Errorf("%s is reached: %q", x, got)
+			t.Errorf("%s was reached: %q", x, got)
 		}
 	}
 	if all := b.reached(); len(all) != 5 {
@@ -76,14 +76,14 @@ func testPolicyChangeEndsDeniedConnections(t *testing.T, k kind) {
 	s := start(t, k, b, func(o *Options) { o.Now, o.Bounds.Idle = c0.Now, 100*time.Hour })
 	s.must(t, "hold", []byte("x"), "a.example:80")
 	s.must(t, "hold", []byte("x"), "c.example:80")
-	c0.pass(24 * time.Hour) // a connection outlives its pin
+	c0.pass(24 * time.Hour) // a connection outlives the pin of its name
 	s.SetPolicy(policyFunc(allowNames("c.example:80")))
 	s.must(t, "ended", nil, "0")
 	s.wait(t, "the cut", func(e Event) bool {
 		return e.Kind == KindEnd && e.Name == "a.example" && e.Reason == "the policy was changed"
 	})
 	if _, err := s.do("exchange", nil, "tcp", "a.example:80"); err == nil {
-		t.Error("the old policy is in force")
+		t.Error("the old policy is still in force")
 	}
 	if _, err := s.do("exchange", nil, "tcp", "93.184.216.35:80"); err == nil {
 		t.Error("the pin has not expired")
@@ -94,7 +94,7 @@ func testPolicyChangeEndsDeniedConnections(t *testing.T, k kind) {
 	s.SetPolicy(nil)
 	s.must(t, "ended", nil, "1")
 	if _, err := s.do("exchange", nil, "tcp", "93.184.216.35:80"); err == nil {
-		t.Error("no policy allows")
+		t.Error("a gate without a policy allows connections")
 	}
 	s.SetPolicy(b)
 	if got := s.must(t, "exchange", []byte("again"), "tcp", "a.example:80"); string(got) != "again" {
@@ -102,7 +102,7 @@ func testPolicyChangeEndsDeniedConnections(t *testing.T, k kind) {
 	}
 }
 
-// policyFunc is a policy that is one function.
+// policyFunc is a policy implemented by a function.
 type policyFunc func(Request) Decision
 
 func (f policyFunc) Decide(r Request) Decision { return f(r) }
@@ -138,21 +138,21 @@ func testTCPBoundsConnectionsAndBytes(t *testing.T, k kind) {
 		t.Errorf("%d bytes", len(got))
 	}
 	if got, err := small.do("exchange", make([]byte, 400), "tcp", "93.184.216.34:81"); err == nil && len(got) == 400 {
-		t.Error("800 bytes of 1000 are spent, and 800 more")
+		t.Error("another 800 bytes pass although 800 of 1000 are spent")
 	}
 	small.wait(t, "the budget",
 		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the byte limit of the rule is exhausted" })
 	if got, err := small.do("exchange", make([]byte, 10), "tcp", "93.184.216.34:81"); err == nil && len(got) > 0 {
-		t.Error("the byte limit of the rule is exhausted")
+		t.Error("bytes pass although the byte limit of the rule is exhausted")
 	}
 	small.denied(t, TCP, "the byte limit of the rule is exhausted")
 	if got := small.must(t, "exchange", make([]byte, 4000), "tcp", "93.184.216.34:80"); len(got) != 4000 {
-		t.Errorf("another rule has %d bytes", len(got))
+		t.Errorf("another rule passed %d bytes", len(got))
 	}
 }
 
-// TestByteBudget_IsPerRule checks that a budget belongs to its rule, whichever rule a
-// connection is recorded with, and that open connections do not outlive a change of the budget.
+// TestByteBudget_IsPerRule checks that a budget belongs to its rule, whichever rule a connection is recorded with, and
+// that open connections do not outlive a change of the budget.
 func TestByteBudget_IsPerRule(t *testing.T) { overBoth(t, testByteBudgetIsPerRule) }
 
 func testByteBudgetIsPerRule(t *testing.T, k kind) {
@@ -173,7 +173,7 @@ func testByteBudgetIsPerRule(t *testing.T, k kind) {
 		t.Errorf("%d bytes", len(got))
 	}
 	if got, err := s.do("exchange", make([]byte, 400), "tcp", "b.example:81"); err == nil && len(got) == 400 {
-		t.Error("800 bytes of 1000 are spent, and 800 more")
+		t.Error("another 800 bytes pass although 800 of 1000 are spent")
 	}
 	s.wait(t, "the budget",
 		func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the byte limit of the rule is exhausted" })
@@ -182,12 +182,12 @@ func testByteBudgetIsPerRule(t *testing.T, k kind) {
 	n.Allow[0] = httpRule(t, "a.example:80,81", func(r *policy.Rule) { r.MaxBytes = 1 << 20 })
 	s.SetPolicy(Rules(n))
 	if got, err := s.do("rest", nil, "0"); err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Errorf("a connection goes on without its limit: %q %v", got, err)
+		t.Errorf("a connection continues without its limit: %q %v", got, err)
 	}
 	s.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the policy was changed" })
 }
 
-// TestFullJournal_DeniesConnections checks that what cannot be recorded does not happen.
+// TestFullJournal_DeniesConnections checks that a connection that cannot be recorded is not made.
 func TestFullJournal_DeniesConnections(t *testing.T) { overBoth(t, testFullJournalDeniesConnections) }
 
 func testFullJournalDeniesConnections(t *testing.T, k kind) {
@@ -213,7 +213,7 @@ func testFullJournalDeniesConnections(t *testing.T, k kind) {
 	}
 }
 
-// An end on one side is an end on the other, and no more than that.
+// TestHalfClose checks that the end of one direction is forwarded, and leaves the other open.
 func TestHalfClose(t *testing.T) { overBoth(t, testHalfClose) }
 
 func testHalfClose(t *testing.T, k kind) {
@@ -223,11 +223,11 @@ func testHalfClose(t *testing.T, k kind) {
 		decide: func(Request) Decision { return Decision{Verdict: Allow} },
 		names:  map[string][]netip.Addr{},
 		hosts: map[netip.AddrPort]string{
-			netip.AddrPortFrom(a, 80): listen(t, func(c net.Conn) { // answers when the asker has ended
+			netip.AddrPortFrom(a, 80): listen(t, func(c net.Conn) { // answers after EOF
 				n, _ := io.Copy(io.Discard, c)
 				c.Write(bytes.Repeat([]byte{'x'}, int(n)))
 			}),
-			netip.AddrPortFrom(a, 81): listen(t, func(c net.Conn) { // ends first
+			netip.AddrPortFrom(a, 81): listen(t, func(c net.Conn) { // closes first
 				c.Write([]byte("bye"))
 				c.(*net.TCPConn).CloseWrite()
 				io.Copy(io.Discard, c)
@@ -251,7 +251,7 @@ func testHalfClose(t *testing.T, k kind) {
 	if got, err := s.do("exchange", make([]byte, 3<<20), "tcp", "93.184.216.34:82"); err == nil {
 		t.Errorf("%q", got)
 	}
-	// A host that is not there is refused as it would be without a gate.
+	// A closed port is refused as it would be without a gate.
 	if _, err := s.do("exchange", nil, "tcp", "93.184.216.34:83"); err == nil ||
 		!bytes.Contains([]byte(err.Error()), []byte("connection refused")) {
 		t.Errorf("%v", err)

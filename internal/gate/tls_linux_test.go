@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// serverTLS is a configuration with a certificate that nobody checks.
+// serverTLS returns a configuration with a certificate that no client verifies.
 func serverTLS(t testing.TB) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -36,7 +36,7 @@ func serverTLS(t testing.TB) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-// record is a host that keeps what it gets and answers with what it was given.
+// record is a server that stores what it receives.
 type record struct {
 	mu  sync.Mutex
 	got []byte
@@ -68,7 +68,7 @@ func testTLSRequiresAllowedName(t *testing.T, k kind) {
 	at, bare := netip.MustParseAddr("93.184.216.34"), netip.MustParseAddr("93.184.216.35")
 	conf := serverTLS(t)
 	retry := conf.Clone()
-	retry.CurvePreferences = []tls.CurveID{tls.CurveP384} // no client has a share for it at first
+	retry.CurvePreferences = []tls.CurveID{tls.CurveP384} // no client sends a key share for it at first
 	answer := func(conf *tls.Config) func(net.Conn) {
 		return func(c net.Conn) {
 			x := tls.Server(c, conf)
@@ -81,7 +81,7 @@ func testTLSRequiresAllowedName(t *testing.T, k kind) {
 	}
 	var raw record
 	b := &book{
-		// b.example shares the address and is allowed on another port alone.
+		// b.example shares the address and is allowed on another port only.
 		decide: allowNames("a.example:443", "b.example:80", "a.example:8443", "a.example:444", "93.184.216.35:443",
 			"a.example:80"),
 		names: map[string][]netip.Addr{"a.example": {at}, "b.example": {at}},
@@ -149,7 +149,7 @@ func testTLSRequiresAllowedName(t *testing.T, k kind) {
 		bytes.Contains(got, []byte("b.example")) || bytes.Contains(got, []byte{0xfe, 0x0d}) {
 		t.Errorf("the host got %q", got)
 	}
-	// Nothing of a ClientHello goes out before it is whole.
+	// No part of a ClientHello is forwarded before it is complete.
 	if got, err := s.do("exchange", records(hello, 10)[:60], "tcp", "a.example:8443"); err == nil && len(got) > 0 {
 		t.Errorf("%q", got)
 	}
@@ -161,8 +161,8 @@ func testTLSRequiresAllowedName(t *testing.T, k kind) {
 	}
 }
 
-// TestTLS_RequiresAllowedNameOnOtherPorts covers a rule for a port that need not be TLS: TLS
-// there must be for a name that is allowed.
+// TestTLS_RequiresAllowedNameOnOtherPorts covers a rule for a port that need not be TLS: if it is TLS, it must be for
+// an allowed name.
 func TestTLS_RequiresAllowedNameOnOtherPorts(t *testing.T) {
 	overBoth(t, testTLSRequiresAllowedNameOnOtherPorts)
 }
@@ -200,7 +200,7 @@ func testTLSRequiresAllowedNameOnOtherPorts(t *testing.T, k kind) {
 		},
 	}
 	s := start(t, k, b, nil)
-	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is recorded
+	for _, host := range []string{"c.example", "b.example", "a.example"} { // the last one is the name that is recorded
 		s.must(t, "look", nil, host)
 	}
 	for _, x := range [][]string{
@@ -219,7 +219,7 @@ func testTLSRequiresAllowedNameOnOtherPorts(t *testing.T, k kind) {
 	}
 	s.denied(t, TCP, "is for b.example")
 	if got, err := s.do("tls", []byte("hello"), "93.184.216.34:8443", "c.example"); err == nil {
-		t.Errorf("beyond the budget of the name that it is for: %q", got)
+		t.Errorf("beyond the budget of its own name: %q", got)
 	}
 	s.wait(t, "the budget", func(e Event) bool { return e.Kind == KindEnd && e.Reason == usedUp && e.Name == "c.example" })
 	if got := s.must(t, "exchange", []byte("x"), "tcp", "93.184.216.34:22"); string(got) != "SSH-2.0-x\r\nx" {

@@ -2,15 +2,15 @@ package gate
 
 import "encoding/binary"
 
-// watch reads on after a first ClientHello that offers TLS 1.3, until no second one can follow. A server that lacks a
-// key share requests one (HelloRetryRequest), and some servers use the server name of the second, which could bypass
-// the check of the first. Input may be split anywhere; watch holds back no more than one handshake record or a second
-// ClientHello until it is complete.
+// watch checks what follows a first ClientHello that offers TLS 1.3, until a second one is no longer possible. A server
+// that lacks a key share requests one (HelloRetryRequest), and some servers use the server name of the second, which
+// could bypass the check of the first. Input may be split anywhere; watch holds back no more than one handshake record
+// or a second ClientHello until it is complete.
 //
 // What a client may send unencrypted after its ClientHello, and what it means:
 //
 //	22 ClientHello        the second one: it has the same name, or the connection ends
-//	22 anything else      TLS 1.2, which asks for no second one
+//	22 anything else      TLS 1.2, which has no second ClientHello
 //	20 ChangeCipherSpec   before a second ClientHello, or before an encrypted Finished
 //	23 data               TLS 1.3 has its keys; or early data, if that was offered
 //	21 alert              passes
@@ -131,9 +131,9 @@ const (
 )
 
 // repeats reports whether a handshake record starts what a server could accept as a second ClientHello, even if it is
-// too long or followed by something else; that is then refused. An encrypted Finished cannot be told from it and ends
-// its connection as well, if it starts with the same byte and a small length: by chance one in 2^14, and only when a
-// client that offered TLS 1.3 resumes a session of TLS 1.2.
+// too long or followed by something else; handshake then refuses it. An encrypted Finished that starts with the same
+// byte and a small length looks the same, and ends its connection as well. That is a chance of one in 2^14, and only
+// when a client that offered TLS 1.3 resumes a session of TLS 1.2.
 func (w *watch) repeats(body []byte) bool {
 	if body[0] != clientHello || !w.sealed || len(body) < minFinished {
 		return body[0] == clientHello

@@ -35,44 +35,44 @@ type Store interface {
 // Config configures New. All fields are required.
 type Config struct {
 	Store Store
-	// Open finds the repository that contains a host directory; fault.NotFound if there is none.
+	// Open finds the repository that contains a host directory; NotFound if there is none.
 	Open func(ctx context.Context, dir string) (*repo.Repo, error)
 	Now  func() time.Time
 	Rand io.Reader
 	Log  *slog.Logger
 }
 
-// Refs holds commits in the repositories of users. All methods are safe for concurrent use.
+// Refs holds commits in the repositories of users. Its methods are safe for concurrent use.
 type Refs struct {
 	config Config
 
-	refs   sync.Mutex // held while references are made or dropped; git runs meanwhile
-	naming sync.Mutex // held while the name of the home is made up; after refs
+	refs   sync.Mutex // held while references are created or deleted; git runs meanwhile
+	naming sync.Mutex // held while the ID of the home is generated; after refs
 
 	mu   sync.Mutex     // a leaf
-	busy map[int64]bool // guarded by mu: intents that this process sees to
+	busy map[int64]bool // guarded by mu: intents that this process completes
 }
 
 // New returns Refs.
 func New(c Config) *Refs { return &Refs{config: c, busy: map[int64]bool{}} }
 
-// intentRepo is the kind of the intent that is stored before a reference is made in the user's
-// repository for a sandbox, or the sandbox is removed that has some. So none is left by a daemon that
-// is killed before the sandbox has its record, or after it has lost it; nor where the repository
-// cannot be reached when a sandbox is removed: gc tries again.
+// intentRepo is the kind of the intent that is stored before a reference is created in a repository for a
+// sandbox, and before a sandbox with such references is removed. So no reference is left if the daemon is killed
+// before the record of the sandbox is stored, or after it was deleted. It also covers a repository that cannot be
+// opened when a sandbox is removed: gc tries again.
 const intentRepo = "repository"
 
-// holding is what a sandbox has in a repository of the user's.
+// holding describes what a sandbox holds in a repository of the user.
 type holding struct {
 	Sandbox timeline.SandboxID `json:"sandbox"`
 	Top     string             `json:"top"`
 	Common  string             `json:"common"`
-	Commits []string           `json:"commits"` // that it began with
+	Commits []string           `json:"commits"` // that it started from
 	Leaving bool               `json:"leaving,omitempty"`
 	Since   time.Time          `json:"since"`
 }
 
-// maxAway is how long a repository is looked for that is not where it was.
+// maxAway is the time after which a missing repository is given up.
 const maxAway = 90 * 24 * time.Hour
 
 func (r *Refs) holdingOf(rec *meta.Sandbox) holding {
@@ -92,10 +92,10 @@ func (r *Refs) Base(ctx context.Context, commit string) (repo.Ref, error) {
 	return repo.Ref("refs/coppice/base/" + commit + "/" + id), err
 }
 
-// settingHome names the setting by which a home's references are known in repositories.
+// settingHome is the setting with the ID of a home in names of references.
 const settingHome = "home_id"
 
-// homeID returns it. The first call makes it up.
+// homeID returns the ID of the home. The first call generates it.
 func (r *Refs) homeID(ctx context.Context) (string, error) {
 	r.naming.Lock()
 	defer r.naming.Unlock()
@@ -110,8 +110,8 @@ func (r *Refs) homeID(ctx context.Context) (string, error) {
 	return string(made), r.config.Store.SetSetting(ctx, settingHome, string(made))
 }
 
-// Hold has the commits of a sandbox that is being made stay in its repository. The intent that it
-// returns ends with the sandbox's record, after which the caller calls Made, or with Unhold.
+// Hold holds the commits of a sandbox in creation in its repository. The returned intent ends with the record of
+// the sandbox, after which the caller must call Made, or with Unhold.
 func (r *Refs) Hold(ctx context.Context, in *repo.Repo, rec *meta.Sandbox) (intent int64, err error) {
 	r.refs.Lock()
 	defer r.refs.Unlock()
@@ -136,8 +136,8 @@ func (r *Refs) beginAlone(ctx context.Context, h holding) (intent int64, err err
 	return r.begin(ctx, h)
 }
 
-// begin stores an intent that this process sees to. refs is held, so that no Sweep takes it for one that an
-// earlier process has left.
+// begin stores an intent that this process completes. refs is held, so that Sweep does not take it for the
+// leftover of an earlier process.
 func (r *Refs) begin(ctx context.Context, h holding) (intent int64, err error) {
 	if intent, err = r.config.Store.BeginIntent(ctx, intentRepo, h); err != nil {
 		return 0, err
@@ -148,7 +148,7 @@ func (r *Refs) begin(ctx context.Context, h holding) (intent int64, err error) {
 	return intent, nil
 }
 
-// HoldCommit keeps a commit in a repository until LetGo.
+// HoldCommit holds a commit in a repository until LetGo.
 func (r *Refs) HoldCommit(ctx context.Context, in *repo.Repo, c repo.OID) error {
 	r.refs.Lock()
 	defer r.refs.Unlock()
@@ -179,7 +179,7 @@ func (r *Refs) LetGo(ctx context.Context, in *repo.Repo, commit string) error {
 	return r.letGo(ctx, in, commit, all)
 }
 
-// letGo is LetGo where all are what sandboxes hold in the repository. refs is held.
+// letGo is LetGo with all holdings of sandboxes in the repository. refs is held.
 func (r *Refs) letGo(ctx context.Context, in *repo.Repo, commit string, all []holding) error {
 	if slices.ContainsFunc(all, func(o holding) bool { return slices.Contains(o.Commits, commit) }) {
 		return nil
@@ -209,8 +209,8 @@ func (r *Refs) Unhold(ctx context.Context, rec *meta.Sandbox, intent int64) erro
 	return r.config.Store.EndIntent(ctx, intent)
 }
 
-// leave drops the references that a sandbox without a record had, but for those that
-// others have too. A repository that has long been gone has none. refs is held.
+// leave deletes the references of a sandbox without a record, except those that other sandboxes share. A
+// repository that is missing for longer than maxAway has none. refs is held.
 func (r *Refs) leave(ctx context.Context, h holding) error {
 	in, err := r.config.Open(ctx, h.Top)
 	if fault.Is(err, fault.NotFound) && r.config.Now().Sub(h.Since) > maxAway || err == nil && in.Common != h.Common {
@@ -234,9 +234,9 @@ func (r *Refs) leave(ctx context.Context, h holding) error {
 	return nil
 }
 
-// holders are the other sandboxes of the same repository, those that are being made too.
+// holders returns the holdings of other sandboxes in the same repository, including sandboxes in creation.
 func (r *Refs) holders(ctx context.Context, h holding) (out []holding, err error) {
-	ints, err := r.config.Store.Intents(ctx) // before the records: one that is made meanwhile is in either
+	ints, err := r.config.Store.Intents(ctx) // before the records: a new sandbox is in one of both
 	if err != nil {
 		return nil, err
 	}
@@ -264,8 +264,8 @@ func (r *Refs) holders(ctx context.Context, h holding) (out []holding, err error
 	return slices.DeleteFunc(out, func(o holding) bool { return o.Sandbox == h.Sandbox || o.Common != h.Common }), nil
 }
 
-// Leaving is called before a sandbox is removed. The caller calls removed with nil when its record is
-// gone, or with why it is not.
+// Leaving is called before a sandbox is removed. The caller must call removed with nil once its record is
+// deleted, or with the reason why it is not.
 func (r *Refs) Leaving(ctx context.Context, rec *meta.Sandbox) (removed func(error), err error) {
 	if rec.Repo == nil {
 		return func(error) {}, nil
@@ -295,8 +295,8 @@ func (r *Refs) Leaving(ctx context.Context, rec *meta.Sandbox) (removed func(err
 	}, nil
 }
 
-// Sweep deletes the references of removed and half-made sandboxes in the user's repositories. It skips repositories
-// that cannot be opened now, until the next Sweep.
+// Sweep deletes the references of removed and incomplete sandboxes in the users' repositories. Repositories that
+// cannot be opened now are left for the next Sweep.
 func (r *Refs) Sweep(ctx context.Context) error {
 	r.refs.Lock()
 	defer r.refs.Unlock()
@@ -330,7 +330,7 @@ func (r *Refs) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// sees reports whether this process sees to an intent.
+// sees reports whether this process completes an intent.
 func (r *Refs) sees(intent int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

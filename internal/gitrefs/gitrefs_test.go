@@ -14,12 +14,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// fakeStore has one sandbox and the intents that it was given.
+// fakeStore has one sandbox, and stores intents.
 type fakeStore struct {
-	Store // but for what is implemented below
+	Store // other methods panic
 
 	intents []meta.Intent
-	begun   func() // called when an intent is stored, before that is answered
+	begun   func() // called when an intent was stored, before BeginIntent returns
 }
 
 func (s *fakeStore) Name(context.Context, timeline.SandboxID) (string, error) { return "a", nil }
@@ -34,8 +34,8 @@ func (s *fakeStore) EndIntent(context.Context, int64) error { s.intents = nil; r
 
 func (s *fakeStore) Intents(context.Context) ([]meta.Intent, error) { return s.intents, nil }
 
-// TestLeaving_SweepKeepsIntent checks that a sweep during the removal of a sandbox leaves the intent of
-// the removal, without which the references of the sandbox would stay if the daemon were killed after it.
+// TestLeaving_SweepKeepsIntent checks that a sweep during the removal of a sandbox keeps the intent of the
+// removal. Without it, the references of the sandbox would stay if the daemon were killed afterwards.
 func TestLeaving_SweepKeepsIntent(t *testing.T) {
 	t.Parallel()
 	store, swept := &fakeStore{}, make(chan error, 1)
@@ -44,7 +44,7 @@ func TestLeaving_SweepKeepsIntent(t *testing.T) {
 	store.begun = func() {
 		go func() { swept <- refs.Sweep(t.Context()) }()
 		select {
-		case err := <-swept: // it did not wait
+		case err := <-swept: // the sweep did not wait
 			swept <- err
 		case <-time.After(50 * time.Millisecond):
 		}

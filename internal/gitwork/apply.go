@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// maxListedCommits is how many commits of a sandbox a message names.
+// maxListedCommits is the maximum number of a sandbox's commits that a message lists.
 const maxListedCommits = 100
 
 // GitApply applies the changes of a sandbox to a branch of its repository. A refused apply has changed nothing; an
@@ -35,8 +35,8 @@ func (g *Git) GitApply(ctx context.Context, name string, req wire.GitApplyReques
 	return g.ApplyCollected(ctx, c, a, req.Message)
 }
 
-// ApplyCollected is GitApply for c. message is that of the commit, if the way makes one; "" uses those of the
-// sandbox's commits.
+// ApplyCollected is GitApply for c. message is the message of the commit, if the way creates one; "" uses the
+// messages of the sandbox's commits.
 func (g *Git) ApplyCollected(
 	ctx context.Context, c *Collected, a repo.Apply, message string,
 ) (out wire.GitApplied, err error) {
@@ -66,7 +66,7 @@ func (g *Git) ApplyCollected(
 		Saved: got.Saved, DryRun: a.DryRun}, nil
 }
 
-// ParseApply parses a request. It does not check what depends on the sandbox.
+// ParseApply parses a request. It does not check properties that depend on the sandbox.
 func ParseApply(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	a = repo.Apply{Way: repo.Way(req.Way), Paths: slices.Clone(req.Paths), Trust: slices.Clone(req.Trust),
 		TrustAll: req.TrustAll, DryRun: req.DryRun}
@@ -109,7 +109,7 @@ func ParseApply(req wire.GitApplyRequest) (a repo.Apply, err error) {
 	return a, nil
 }
 
-// fits refuses a way that does not suit the export.
+// fits refuses a way that the export does not support.
 func (c *Collected) fits(way repo.Way) error {
 	whole := way == repo.Merge || way == repo.Rebase
 	switch {

@@ -19,13 +19,13 @@ type Collected struct {
 	Repo     *repo.Repo
 	Start    repo.OID            // the commit that the sandbox started from
 	Tip      repo.OID            // its HEAD
-	Work     repo.OID            // a commit on Tip with uncommitted changes; Tip, if there are none
+	Work     repo.OID            // a commit on Tip with the uncommitted changes; Tip if there are none
 	Commits  int                 // number of commits that Tip has and the base does not
 	Snapshot timeline.SnapshotID // the snapshot whose files Work has
 	Skipped  []repo.Skipped      // files of the snapshot that are not in Work
 }
 
-// maxCollect is how often a sandbox is looked at which commits meanwhile.
+// maxCollect is the maximum number of attempts to export a sandbox that commits at the same time.
 const maxCollect = 3
 
 // Collect exports the changes of a sandbox: its commits, as a bundle that its own git writes inside and that is
@@ -71,8 +71,8 @@ func (g *Git) Collect(ctx context.Context, name string) (*Collected, error) {
 		WithHint("wait until the commit is done, then try again")
 }
 
-// collectAs is Collect for a caller that has reviewed the commit work of an earlier export, and wants that export;
-// with "" it is Collect. Conflict: another one was exported since.
+// collectAs is Collect for a caller that has reviewed the commit work of an earlier export, and requires that
+// export; with work "" it is Collect. Conflict: another export has replaced it.
 func (g *Git) collectAs(ctx context.Context, name, work string) (*Collected, error) {
 	if work == "" {
 		return g.Collect(ctx, name)
@@ -89,7 +89,7 @@ func (g *Git) collectAs(ctx context.Context, name, work string) (*Collected, err
 	last := s.last
 	done()
 	var c *Collected
-	if last == nil || string(last.Work) != work { // perhaps by a daemon before this one
+	if last == nil || string(last.Work) != work { // perhaps exported by an earlier daemon
 		c, err = g.Collect(ctx, name)
 	} else {
 		c = last.clone()
@@ -130,7 +130,7 @@ func (g *Git) sameAgain(
 	return c, nil
 }
 
-// takeOut fills c in, and reports whether the sandbox's HEAD stood still meanwhile.
+// takeOut fills in c, and reports whether the sandbox's HEAD stayed the same meanwhile.
 func (g *Git) takeOut(ctx context.Context, c *Collected) (stood bool, err error) {
 	refs, err := c.Repo.Refs(ctx, gitrefs.Box(c.Rec.ID))
 	if err != nil {
@@ -153,8 +153,8 @@ func (g *Git) takeOut(ctx context.Context, c *Collected) (stood bool, err error)
 	return true, g.takeWork(ctx, c, oldWork)
 }
 
-// stillThere returns an error if the sandbox was removed meanwhile. A later removal drops the references, which are
-// set by now.
+// stillThere returns an error if the sandbox was removed meanwhile. A later removal deletes the references, which
+// are set by now.
 func (g *Git) stillThere(ctx context.Context, c *Collected) error {
 	_, err := g.config.Work.Sandbox(ctx, string(c.Rec.ID))
 	if !fault.Is(err, fault.NotFound) {

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// maxTold is the maximum number of reported files that are in no commit.
+// maxTold is the maximum number of uncommitted files that are reported.
 const maxTold = 1000
 
 // GitDiff compares the files of a sandbox with its start in the repository.
@@ -51,8 +51,8 @@ func (g *Git) DiffCollected(
 		Skipped: wireSkipped(c.Skipped), Applied: had, Onto: string(opt.Have), Branch: branch.Short()}, nil
 }
 
-// GitPatch writes the same as a patch that git applies. Names in it have no control bytes;
-// contents are as they are.
+// GitPatch writes the same difference as a patch that git applies. Names in it have no control bytes; contents
+// are unchanged.
 func (g *Git) GitPatch(ctx context.Context, name string, req wire.GitDiffRequest, w io.Writer) error {
 	c, err := g.collectAs(ctx, name, req.Work)
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// What the package asks of the API, a client of the daemon can answer.
+// client.Client must implement API.
 var _ API = (*client.Client)(nil)
 
-// TestTrusts_IsLinear uses many trusted paths and many marks: the number of both comes from outside.
+// TestTrusts_IsLinear uses many trusted paths and many marks, since clients and sandboxes determine their
+// numbers.
 func TestTrusts_IsLinear(t *testing.T) {
 	t.Parallel()
 	const n = 200_000
@@ -31,6 +32,6 @@ func TestTrusts_IsLinear(t *testing.T) {
 		t.Errorf("%d marks are not trusted, want 1", no)
 	}
 	if !Trusts(true, nil)(marks[0]) {
-		t.Error("all are trusted, and one is not")
+		t.Error("all marks are trusted, but one must not be")
 	}
 }

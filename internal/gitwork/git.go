@@ -19,24 +19,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// workspace is the tier without a root file system of its own: a sandbox has only the work tree, and commands start
+// workspace is the tier without its own root file system: a sandbox has only the work tree, and commands start
 // in it.
 const workspace = string(policy.Workspace)
 
 // API is the part of the client API that git work needs: the methods are those of client.Client, with the same
 // contracts. name is a name or an ID.
 type API interface {
-	// Exec runs a command and waits for its end.
+	// Exec runs a command and waits for it to exit.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, st client.Streams) (wire.Exit, error)
 	// Commit takes a snapshot of the live state.
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
-	// Checkout brings a sandbox to a snapshot, after a capture of the present.
+	// Checkout rewinds a sandbox to a snapshot, and captures the live state first.
 	Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error)
 	// Trial runs a command in a temporary fork of a sandbox. A command that fails is not an error.
 	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
-	// Policy returns the policy in force.
+	// Policy returns the current policy.
 	Policy(ctx context.Context, name string) (wire.PolicyResult, error)
-	// ExportLedger writes the records of a sandbox to w, as a bundle that a stranger verifies.
+	// ExportLedger writes the records of a sandbox to w, as a bundle that third parties can verify.
 	ExportLedger(ctx context.Context, name string, w io.Writer, old ...int64) error
 	// LedgerCheckpoint returns the signed checkpoint of the log.
 	LedgerCheckpoint(ctx context.Context) (wire.LedgerCheckpoint, error)
@@ -78,15 +78,15 @@ type Work interface {
 	CancelExec(ctx context.Context, name, exec string) error
 	// HoldBase sets the reference that keeps a base commit of sandboxes in a repository.
 	HoldBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
-	// ReleaseBase deletes that reference if no sandbox needs the commit any more.
+	// ReleaseBase deletes that reference if no sandbox needs the commit.
 	ReleaseBase(ctx context.Context, r *repo.Repo, commit repo.OID) error
 }
 
-// Settings are named texts that outlive the daemon.
+// Settings are named strings that persist.
 type Settings interface {
-	// Setting reads one; "" if it was never set.
+	// Setting returns a setting; "" if it was never set.
 	Setting(ctx context.Context, name string) (string, error)
-	// SetSetting writes one.
+	// SetSetting stores a setting.
 	SetSetting(ctx context.Context, name, value string) error
 }
 
@@ -97,15 +97,15 @@ type Config struct {
 	Work     Work
 	Book     *audit.Book
 	Settings Settings
-	// Scratch returns a directory used only by the daemon, which exists once a repository was opened.
+	// Scratch returns a directory used only by the daemon. It exists once a repository was opened.
 	Scratch func() string
-	// CheckPaths refuses more paths than one comparison may choose.
+	// CheckPaths refuses more paths than one comparison may select.
 	CheckPaths func(paths []string) error
 	Now        func() time.Time
 	Log        *slog.Logger
 }
 
-// Git does the git work. Make one with New. All methods are safe for concurrent use.
+// Git does the git work. Create one with New. Its methods are safe for concurrent use.
 type Git struct {
 	config Config // never changed
 
@@ -115,7 +115,7 @@ type Git struct {
 	taken map[timeline.SandboxID]*taking // guarded by mu
 }
 
-// New makes a Git.
+// New returns a Git.
 func New(c Config) *Git { return &Git{config: c, taken: map[timeline.SandboxID]*taking{}} }
 
 // taking is the export state of a sandbox.

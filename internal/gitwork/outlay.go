@@ -65,7 +65,7 @@ func LayOut(
 ) (_ []string, err error) {
 	top := rec.Repo.Top
 	if rec.Tier == workspace {
-		top = "/" // there is only the work tree
+		top = "/" // the sandbox consists of only the work tree
 	}
 	into, err := tree.Open(".")
 	if err != nil {
@@ -83,16 +83,16 @@ func LayOut(
 	return o.paths, nil
 }
 
-// outlay copies files of a snapshot to a directory of Coppice. Symbolic links are copied, never followed.
+// outlay copies files of a snapshot to a directory of the daemon. Symbolic links are copied, never followed.
 type outlay struct {
 	at   *layer.Cursor
-	top  string // where the tree is in the files of the snapshot
+	top  string // path of the work tree in the files of the snapshot
 	tree *os.File
 
 	paths []string
-	seen  map[string]bool // of paths
+	seen  map[string]bool // paths
 	laid  map[string]bool // copied files, and directories whose rules were copied
-	held  int             // bytes of paths
+	held  int             // total length of the paths in bytes
 	left  int64           // bytes that may still be copied
 }
 
@@ -104,7 +104,7 @@ func (o *outlay) add(p string) {
 	}
 }
 
-// changed notes a path that differs on the disk.
+// changed adds a path that changed on disk.
 func (o *outlay) changed(ch *layer.Change) error {
 	p := strings.TrimPrefix(strings.TrimPrefix(ch.Path, o.top), "/")
 	if p != "" && (ch.Type != "dir" || ch.Kind == layer.Removed || ch.Was != "dir" && ch.Was != "") {
@@ -118,7 +118,7 @@ func (o *outlay) changed(ch *layer.Change) error {
 	return nil
 }
 
-// copy copies the paths that were noted.
+// copy copies the added paths.
 func (o *outlay) copy(ctx context.Context, files *layer.View) error {
 	o.at = files.Cursor()
 	defer o.at.Close()
@@ -190,7 +190,7 @@ func (o *outlay) above(ctx context.Context, dir string) error {
 	return nil
 }
 
-// file copies a regular file. Of its mode counts whether it can be executed.
+// file copies a regular file. Only the executable bit of its mode is kept.
 func (o *outlay) file(ctx context.Context, p string, entry *layer.Entry) (err error) {
 	if o.laid[p] {
 		return nil

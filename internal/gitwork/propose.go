@@ -39,11 +39,12 @@ func BranchOf(name string) (repo.Ref, error) {
 	return ref, nil
 }
 
-// maxTitle is how long a title may be, in bytes.
+// maxTitle is the maximum length of a title, in bytes.
 const maxTitle = 200
 
-// Propose exports the changes of a sandbox, runs the requested tests in forks, and hands the changes to a reviewer. A
-// refused proposal has set no reference. Conflict: the branch has other commits since, or is checked out.
+// Propose exports the changes of a sandbox, runs the requested tests in forks, and passes the changes to a
+// reviewer. A refused proposal has set no reference. Conflict: the branch has other commits since, or is checked
+// out.
 func (g *Git) Propose(ctx context.Context, name string, req wire.ProposeRequest) (res wire.Proposed, err error) {
 	if err := proposable(req); err != nil {
 		return res, err
@@ -91,17 +92,17 @@ func proposable(req wire.ProposeRequest) error {
 	return nil
 }
 
-// Proposing is a proposal in the making. Make one with Git.Prepare.
+// Proposing is a proposal in preparation. Create one with Git.Prepare.
 type Proposing struct {
 	*Collected
-	Branch repo.Ref // is set to the proposed commit
+	Branch repo.Ref // the branch that is set to the proposed commit
 
 	g       *Git
 	req     wire.ProposeRequest
 	trusted func(repo.Mark) bool // reports whether the user has reviewed the mark
 
 	old     repo.OID // current value of the branch
-	before  repo.OID // the proposal before
+	before  repo.OID // the previous proposal
 	changes []repo.Change
 	marks   []repo.Mark
 	tests   []wire.Trial
@@ -151,7 +152,7 @@ func (p *Proposing) look(ctx context.Context) (err error) {
 	return nil
 }
 
-// free reads the references, and refuses a branch that is not as a proposal of this sandbox left it: it has other
+// free reads the references, and refuses a branch that is not at the last proposal of this sandbox: it has other
 // commits, or belongs to another sandbox.
 func (p *Proposing) free(ctx context.Context) error {
 	refs, err := p.Repo.Refs(ctx, p.Branch)
@@ -223,8 +224,8 @@ func (p *Proposing) test(ctx context.Context) error {
 	return nil
 }
 
-// Hand records the proposal, writes it, and sets the references. The ledger in the proposal includes that record. It
-// can be cancelled with ctx until the proposal is written: then another record says that the sandbox was not
+// Hand records the proposal, writes it, and sets the references. The ledger in the proposal includes that record.
+// It can be cancelled with ctx until the proposal is written; another record then says that the sandbox was not
 // proposed.
 func (p *Proposing) Hand(ctx context.Context) error {
 	keep, book := context.WithoutCancel(ctx), p.g.config.Book
@@ -274,7 +275,7 @@ func (f *proposalFiles) close() (err error) {
 	return err
 }
 
-// files writes them. The caller closes them, also after an error.
+// files writes the files of the proposal. The caller must close them, even after an error.
 func (p *Proposing) files(ctx context.Context, policy string) (*proposalFiles, error) {
 	f := &proposalFiles{}
 	said, err := proposal.Encode(p.made)

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// describe returns the content of the proposal.
+// describe returns the description of the proposal, proposal.json.
 func (p *Proposing) describe(ctx context.Context, policy string) (*proposal.Proposal, error) {
 	rec := &p.Rec
 	out := &proposal.Proposal{

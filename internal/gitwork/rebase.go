@@ -41,8 +41,7 @@ code=$?
 at diff --name-only --diff-filter=U -z
 exit $code`
 
-// wasRef holds a commit that a sandbox stood on before it was rebased: its older snapshots
-// need it.
+// wasRef holds a commit that a sandbox was based on before a rebase: its older snapshots need it.
 func wasRef(id timeline.SandboxID, commit string) repo.Ref { return gitrefs.Box(id, "was", commit) }
 
 // Rebase rebases the changes of a sandbox in its repository onto another commit, with the git inside. If that fails,
@@ -80,19 +79,19 @@ func (g *Git) Rebase(ctx context.Context, name string, req wire.RebaseRequest) (
 	return b.settle(ctx)
 }
 
-// rebasing is a rebase under way.
+// rebasing is a rebase in progress.
 type rebasing struct {
 	g    *Git
 	rec  meta.Sandbox
 	repo *repo.Repo
 
 	onto   repo.OID
-	from   string // the branch that onto is the tip of, by its short name, or ""
+	from   string // the branch with the tip onto, by its short name, or ""
 	before timeline.SnapshotID
 	paths  []string // paths with conflicts
 }
 
-// aim finds the new base.
+// aim determines the new base.
 func (b *rebasing) aim(ctx context.Context, onto string) (err error) {
 	have := b.rec.Repo
 	if have.Start != have.Base {
@@ -142,7 +141,7 @@ func (b *rebasing) keepPresent(ctx context.Context) error {
 	return err
 }
 
-// run makes the sandbox's git rebase. It first holds the new base.
+// run makes the sandbox's git rebase. It first holds the new base in the repository.
 func (b *rebasing) run(ctx context.Context) error {
 	if err := b.g.config.Work.HoldBase(ctx, b.repo, b.onto); err != nil {
 		return err
@@ -176,7 +175,7 @@ func (b *rebasing) run(ctx context.Context) error {
 	return nil
 }
 
-// failed returns the error for a git that did not start, or failed.
+// failed returns the error for a git process that did not start, or failed.
 func (b *rebasing) failed(x wire.Exit, said string) error {
 	if x.Code == exitNoGit || x.Code == exitNoRepo || x.TimedOut || x.Limit != "" {
 		return gitFailed(&b.rec, x, said)
@@ -243,10 +242,10 @@ type listener struct {
 	said tail.Tail    // guarded by mu
 }
 
-// maxList is how much of the output of a command is kept, in bytes.
+// maxList is the maximum size of a command's output that is kept, in bytes.
 const maxList = 1 << 20
 
-// streams connects a command to l. Its input is at its end.
+// streams connects a command to l. Its stdin is empty.
 func (l *listener) streams() client.Streams {
 	return client.Streams{Stdout: taker(l.output), Stderr: taker(l.complaint)}
 }

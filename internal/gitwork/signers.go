@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// signerSetting is the setting that holds the key by which a log, known by its name, was
-// first seen to be signed: trust on first use. Names are random; see package ledger.
+// signerSetting returns the name of the setting that holds the key of a log, by the log's name: trust on first
+// use. Names of logs are random; see package ledger.
 func signerSetting(origin string) string { return "signer " + origin }
 
 // knownSigner is the stored key of a log.
@@ -75,7 +75,7 @@ func (g *Git) knownSigner(ctx context.Context, origin string) (*knownSigner, err
 	return k, nil
 }
 
-// follows: keys lead from a trusted one.
+// follows reports whether keys lead from a trusted key to the current one.
 func follows(keys format.Keys, trusted string) bool {
 	_, err := keys.Trusting([]string{trusted})
 	return err == nil

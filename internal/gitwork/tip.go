@@ -43,7 +43,7 @@ const (
 // collectTime is the time limit of git inside.
 const collectTime = 10 * time.Minute
 
-// takeTip exports the commits, and returns the one of HEAD.
+// takeTip exports the commits, and returns the commit of HEAD.
 func (g *Git) takeTip(ctx context.Context, c *Collected, old repo.OID) (tip repo.OID, err error) {
 	base := repo.OID(c.Rec.Repo.Base)
 	err = g.gitInside(ctx, &c.Rec, []string{string(base), string(old)}, func(head repo.OID, bundle *bufio.Reader) error {
@@ -71,7 +71,7 @@ func (g *Git) takeTip(ctx context.Context, c *Collected, old repo.OID) (tip repo
 	return tip, err
 }
 
-// askHead asks which commit HEAD is.
+// askHead returns the commit of HEAD.
 func (g *Git) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID, err error) {
 	err = g.gitInside(ctx, rec, []string{"", ""}, func(h repo.OID, _ *bufio.Reader) error {
 		head = h
@@ -80,7 +80,7 @@ func (g *Git) askHead(ctx context.Context, rec *meta.Sandbox) (head repo.OID, er
 	return head, err
 }
 
-// gitInside runs insideGit, as an ordinary command, and calls take to read its output. An error of take stops it.
+// gitInside runs insideGit as an ordinary command, and calls take to read its output. An error of take stops it.
 func (g *Git) gitInside(
 	ctx context.Context, rec *meta.Sandbox, args []string, take func(head repo.OID, rest *bufio.Reader) error,
 ) error {
@@ -171,7 +171,7 @@ type outlet struct {
 	said []byte // guarded by mu
 }
 
-// streams connects a command to o. Its input is at its end.
+// streams connects a command to o. Its stdin is empty.
 func (o *outlet) streams() client.Streams {
 	return client.Streams{Stdout: o.w, Stderr: o, Started: o.started}
 }
@@ -190,7 +190,7 @@ func (o *outlet) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// maxSaid is how much of git's stderr is reported, in bytes.
+// maxSaid is the maximum size of git's stderr in an error, in bytes.
 const maxSaid = 1 << 10
 
 func (o *outlet) id() string {

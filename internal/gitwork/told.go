@@ -18,12 +18,12 @@ import (
 type Retelling struct {
 	sum      audit.Summary
 	commands []*toldCommand
-	byExec   map[string]*toldCommand // of the same
-	bySeq    map[int64]*toldCommand  // of the same
+	byExec   map[string]*toldCommand // the same commands, by exec ID
+	bySeq    map[int64]*toldCommand  // the same commands, by record number
 	refused  map[[3]string]int64
 }
 
-// toldCommand is a command with its id.
+// toldCommand is a command with its exec ID.
 type toldCommand struct {
 	proposal.Command
 	exec string
@@ -84,7 +84,7 @@ func (t *Retelling) begins(seq int64, b *format.Exec) {
 	}
 }
 
-// ours returns a description for a command that Coppice itself runs in a sandbox.
+// ours returns a description of a command that Coppice itself runs in a sandbox.
 func ours(args []string) []string {
 	if len(args) < 3 {
 		return args

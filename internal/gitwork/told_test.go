@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/proposal"
 )
 
-// retold gives what records with these bodies, numbered from 1, come to in a proposal.
+// retold returns the proposal of records with these bodies, numbered from 1.
 func retold(bodies ...format.Body) *proposal.Proposal {
 	var t Retelling
 	for i, b := range bodies {
@@ -54,7 +54,7 @@ func TestProposal_ReportsAuditRecords(t *testing.T) {
 		if w := want[i]; c.Record != w.Record || strings.Join(c.Args, "|") != strings.Join(w.Args, "|") ||
 			c.Ended != w.Ended || c.Code != w.Code || c.Reason != w.Reason || c.MS != w.MS || c.Programs != w.Programs ||
 			c.Dir != w.Dir {
-			t.Errorf("%+v, not %+v", c, w)
+			t.Errorf("got %+v, want %+v", c, w)
 		}
 	}
 	refused := []proposal.Refused{
@@ -68,7 +68,7 @@ func TestProposal_ReportsAuditRecords(t *testing.T) {
 	}
 	for i, r := range p.Refused {
 		if r != refused[i] {
-			t.Errorf("%+v, not %+v", r, refused[i])
+			t.Errorf("got %+v, want %+v", r, refused[i])
 		}
 	}
 	if l := p.Ledger; l.Records != 14 || l.Commands != 3 || l.Programs != 3 || l.NetAllowed != 9 || l.NetRefused != 5 ||
@@ -77,8 +77,8 @@ func TestProposal_ReportsAuditRecords(t *testing.T) {
 	}
 }
 
-// TestProposal_BoundsReportedRecords checks that the commands and refusals in a proposal are bounded however
-// much a sandbox did.
+// TestProposal_BoundsReportedRecords checks that the commands and refusals in a proposal are limited, whatever
+// their number in the sandbox.
 func TestProposal_BoundsReportedRecords(t *testing.T) {
 	t.Parallel()
 	var bodies []format.Body

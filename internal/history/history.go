@@ -51,8 +51,8 @@ type Config struct {
 	Feed      *events.Bus
 	// Shape is held for reading by callers that read layers.
 	Shape *sync.RWMutex
-	// Seal finalizes the layers that are not finalized yet.
-	Seal func(ctx context.Context) error
+	// Finalize finalizes the layers that are not finalized yet.
+	Finalize func(ctx context.Context) error
 	// VerifyRecords verifies the audit log, and VerifyImages verifies memory images.
 	VerifyRecords, VerifyImages Verifier
 	Now                         func() time.Time
@@ -174,7 +174,7 @@ func (h *Histories) Nodes(
 		n := wire.Snapshot{
 			ID: string(id), Parent: string(s.Parent), Message: s.Message, Head: id == t.Head, Leaf: leaf[id],
 			Cause: string(s.Cause), Created: s.Created, Exit: s.Exit, Paths: s.Stats.Paths, Bytes: s.Stats.Bytes,
-			Sealed: s.Sealed, Tags: tags[id], Sandbox: names[s.Sandbox], Memory: images.WireMemory(s.Memory),
+			Finalized: s.Finalized, Tags: tags[id], Sandbox: names[s.Sandbox], Memory: images.WireMemory(s.Memory),
 		}
 		slices.Sort(n.Tags)
 		out[id] = n

@@ -86,7 +86,7 @@ func newLab(t *testing.T) *lab {
 			Policies: open{}, Stacks: stacks.New(db, layers.Dir), Home: dir, FS: vfs.OS(), Log: slog.New(slog.DiscardHandler),
 			Discard: func(context.Context, string) error { return nil },
 		}),
-		Seal:          func(context.Context) error { l.verified = append(l.verified, "seal"); return nil },
+		Finalize:      func(context.Context) error { l.verified = append(l.verified, "finalize"); return nil },
 		VerifyRecords: other("records"), VerifyImages: other("images"), Now: time.Now,
 	})
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -118,11 +118,11 @@ func (l *lab) add(t *testing.T, id, parent timeline.SnapshotID, message string, 
 	if err := l.db.AddSnapshot(t.Context(), snap, &route, 0, move); err != nil {
 		t.Fatal(err)
 	}
-	sealed, err := l.layers.Seal(t.Context(), under)
+	finalized, err := l.layers.Finalize(t.Context(), under)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.db.MarkSealed(t.Context(), under, sealed.Digest, sealed.DiffID, sealed.Size); err != nil {
+	if err := l.db.MarkFinalized(t.Context(), under, finalized.Digest, finalized.DiffID, finalized.Size); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -231,7 +231,7 @@ func TestVerify_FinalizesLayersAndFindsDamage(t *testing.T) {
 	if res, err := l.Verify(t.Context(), "a", quiet); err != nil || res.Layers != 2 || len(res.Damage) > 0 {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if got := strings.Join(l.verified, " "); got != "records seal images" {
+	if got := strings.Join(l.verified, " "); got != "records finalize images" {
 		t.Errorf("verified in the order %s", got)
 	}
 	file := filepath.Join(l.layers.Dir("cccccccccccc0000"), "three")

@@ -21,7 +21,7 @@ func (h *Histories) Verify(
 	if err := h.config.VerifyRecords(ctx, name, progress, &res); err != nil {
 		return res, err
 	}
-	if err := h.config.Seal(ctx); err != nil {
+	if err := h.config.Finalize(ctx); err != nil {
 		return res, err
 	}
 	h.config.Shape.RLock()
@@ -42,9 +42,9 @@ func (h *Histories) verifyLayers(
 	}
 	for i, l := range layers {
 		progress(wire.Progress{Phase: "verify", Unit: "layers", Done: int64(i), Total: int64(len(layers))})
-		if !l.Sealed || l.Digest == "" {
-			res.Unsealed++
-			if l.Sealed {
+		if !l.Finalized || l.Digest == "" {
+			res.Unfinalized++
+			if l.Finalized {
 				res.Unverifiable++
 			}
 			continue

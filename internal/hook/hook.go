@@ -24,12 +24,11 @@ var (
 	opencode string
 )
 
-// Harness is a program that runs agents, and how its hooks are written.
+// Harness is a program that runs agents, with the form of its hooks.
 type Harness struct {
 	Name  string
 	Title string
-	// Project and User are the file, below a project's directory and below the
-	// home.
+	// Project and User are the path of the file below a project's directory and below the home.
 	Project, User string
 	// Note is a caveat for the user, or "".
 	Note string
@@ -37,16 +36,16 @@ type Harness struct {
 	whole  string  // the file, if it holds only Coppice's hooks
 	events []event // otherwise the hooks to merge into it
 	first  []member
-	bare   bool // an event lists commands, and not groups of them
-	unit   int  // of timeouts, in seconds: 1, or 1000 for milliseconds
+	bare   bool // an event has a list of commands, not of groups of commands
+	unit   int  // unit of timeouts: 1 for seconds, or 1000 for milliseconds
 }
 
-// event is a moment at which the harness calls.
+// event is an event for which the harness runs hooks.
 type event struct{ name, phase string }
 
-// Harnesses returns the harnesses with documented hooks, by name. For Cursor only the hooks after an action are used:
-// the meaning of a silent answer to one before it is not documented, and a permission must not be granted by
-// accident.
+// Harnesses returns the harnesses with documented hooks, by name. For Cursor only the hooks after an action are
+// used: the meaning of an empty answer to a hook before an action is not documented, and a hook must not grant a
+// permission by accident.
 func Harnesses() []Harness {
 	return []Harness{
 		{
@@ -92,8 +91,8 @@ func Find(name string) (Harness, error) {
 // Config returns the content of a new file.
 func (h Harness) Config() ([]byte, error) { return h.Merge(nil) }
 
-// command returns the shell command that marks. Outside of a sandbox it does nothing; it prints nothing and always
-// succeeds.
+// command returns the shell command that sets a mark. Outside a sandbox it does nothing; it prints nothing and
+// always succeeds.
 func command(phase string) string {
 	args := "' 2>/dev/null"
 	if phase != "" {
@@ -118,5 +117,5 @@ func (h Harness) handler(e event) (json.RawMessage, error) {
 	}{"*", []cmd{{"command", command(e.phase), timeout * h.unit}}})
 }
 
-// timeout is the time after which a harness aborts a hook, in seconds; Coppice's end after two.
+// timeout is the time after which a harness aborts a hook, in seconds. Coppice's hooks end after two.
 const timeout = 5

@@ -41,28 +41,28 @@ func TestConfigs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(config(t, h)) != string(want) {
-			t.Errorf("%s: not what %s says; if it is meant: go test ./internal/hook -update\n%s", h.Name, golden, config(t, h))
+			t.Errorf("%s: not as in %s; if intended: go test ./internal/hook -update\n%s", h.Name, golden, config(t, h))
 		}
 		if found, err := Find(h.Name); err != nil || found.Name != h.Name {
 			t.Errorf("%s is not found: %v", h.Name, err)
 		}
 	}
 	if _, err := Find("emacs"); !fault.Is(err, fault.NotFound) || fault.HintOf(err) == "" {
-		t.Errorf("an unknown one: %v", err)
+		t.Errorf("an unknown harness: %v", err)
 	}
-	// They stand in single quotes.
+	// The scripts are embedded in single quotes.
 	if strings.Contains(markJS+markPy, "'") {
-		t.Error("a script holds a single quote")
+		t.Error("a script contains a single quote")
 	}
 }
 
-// asked is what a hook wrote to the socket.
+// asked is a request that a hook wrote to the socket.
 type asked struct {
 	Op, Phase, Label string
 }
 
-// listen is a sandbox's socket that answers each line, and tells what it was asked.
-// With dumb it answers nothing.
+// listen opens a socket like that of a sandbox, which answers each line and sends the requests to got. If dumb is
+// true, it does not answer.
 func listen(t *testing.T, dumb bool) (path string, got chan asked) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hook")
@@ -78,7 +78,7 @@ func listen(t *testing.T, dumb bool) (path string, got chan asked) {
 	t.Cleanup(func() { ln.Close() })
 	got = make(chan asked, 16)
 	go func() {
-		var open []net.Conn // or the collector closes them
+		var open []net.Conn // prevents garbage collection, which would close them
 		defer func() {
 			for _, c := range open {
 				c.Close()
@@ -103,7 +103,7 @@ func listen(t *testing.T, dumb bool) (path string, got chan asked) {
 	return path, got
 }
 
-// interpreters are what a command can run in: a PATH with one of them each.
+// interpreters returns a PATH for each interpreter, which contains only that one.
 func interpreters(t *testing.T) map[string]string {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -115,7 +115,7 @@ func interpreters(t *testing.T) map[string]string {
 		if err != nil {
 			continue
 		}
-		if name == "python3" { // perhaps a script that looks for the real one
+		if name == "python3" { // it may be a script that searches for the real one
 			if b, err := exec.Command(path, "-c", "import sys; print(sys.executable)").Output(); err == nil {
 				path = strings.TrimSpace(string(b))
 			}
@@ -129,7 +129,7 @@ func interpreters(t *testing.T) map[string]string {
 	return out
 }
 
-// commands are the commands of a printed file, by event.
+// commands returns the commands of a file, by event.
 func commands(t *testing.T, h Harness) map[string]string {
 	t.Helper()
 	var file struct {
@@ -158,7 +158,7 @@ func call(t *testing.T, command, path, stdin string) time.Duration {
 	cmd.Stdin = strings.NewReader(stdin)
 	begun := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("it fails or speaks: %v %q", err, out)
+		t.Errorf("it failed or printed output: %v %q", err, out)
 	}
 	return time.Since(begun)
 }
@@ -184,7 +184,7 @@ func TestHooks_MarkEachToolCall(t *testing.T) {
 		{"claude-code", "PreToolUse", `{"tool_name":"TodoWrite","tool_input":{"todos":[1]}}`,
 			asked{"mark", "begin", "TodoWrite"}},
 		{"claude-code", "PreToolUse", `{"tool_name":"mcp__x__y","tool_input":null}`, asked{"mark", "begin", "mcp__x__y"}},
-		// Hostile bytes: controls, quotes, what is not UTF-8 and half a surrogate pair.
+		// Hostile bytes: control bytes, quotes, invalid UTF-8 and half a surrogate pair.
 		{"claude-code", "PreToolUse",
 			`{"tool_name":"Bash","tool_input":{"command":"echo '$(id)' \"x\" \u001b[31m\u0000\n` + "\xff" + `\ud800 é"}}`,
 			asked{"mark", "begin", "Bash: echo '$(id)' \"x\" \x1b[31m\x00\n\ufffd\ufffd é"}},
@@ -220,10 +220,10 @@ func TestHooks_MarkEachToolCall(t *testing.T) {
 			select {
 			case a := <-got:
 				if a != tc.want {
-					t.Errorf("%s, %s by %s: %+q, not %+q", tc.harness, tc.event, name, a, tc.want)
+					t.Errorf("%s, %s by %s: got %+q, want %+q", tc.harness, tc.event, name, a, tc.want)
 				}
 			default:
-				t.Errorf("%s, %s by %s: nothing was asked", tc.harness, tc.event, name)
+				t.Errorf("%s, %s by %s: no request was sent", tc.harness, tc.event, name)
 			}
 		}
 	}
@@ -244,14 +244,14 @@ func TestHooks_NeverFailToolCall(t *testing.T) {
 		}
 		for len(got) > 0 {
 			if a := <-got; a.Label != "" {
-				t.Errorf("%s: asked for %+v", name, a)
+				t.Errorf("%s: sent %+v", name, a)
 			}
 		}
-		// One that says nothing is waited for two seconds.
+		// The hook waits two seconds for a server that does not answer.
 		dumb, _ := listen(t, true)
 		if took := call(t, strings.ReplaceAll(command, socket, dumb), path, input); took > 10*time.Second ||
 			name != "neither" && took < time.Second {
-			t.Errorf("%s: a socket that is dumb took %v", name, took)
+			t.Errorf("%s: without an answer the hook took %v", name, took)
 		}
 		// A socket without a listener.
 		gone, _ := listen(t, false)
@@ -293,10 +293,10 @@ await hooks["tool.execute.before"]({ tool: "todo" }, {})
 		select {
 		case a := <-got:
 			if a != want {
-				t.Errorf("%+q, not %+q", a, want)
+				t.Errorf("got %+q, want %+q", a, want)
 			}
 		default:
-			t.Fatalf("%+v was not asked", want)
+			t.Fatalf("request %+v was not sent", want)
 		}
 	}
 }

@@ -59,8 +59,7 @@ func (h Harness) Install(dir string, user bool) (path string, changed bool, err 
 	return path, true, replace(real, text, mode)
 }
 
-// target is the file that a path below dir is, with links followed as far as there
-// is something.
+// target returns the path of a file below dir, with existing symbolic links resolved.
 func target(dir, name string) (string, error) {
 	at := dir
 	parts := strings.Split(name, "/")
@@ -84,7 +83,7 @@ func target(dir, name string) (string, error) {
 	return at, nil
 }
 
-// replace writes a file under another name and renames it.
+// replace writes a file under a temporary name and renames it.
 func replace(path string, text []byte, mode fs.FileMode) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -42,23 +42,22 @@ func TestMerge_KeepsExistingSettings(t *testing.T) {
 		`"PostToolUse":[{"matcher":"*"`, `},"alpha":{"b":1,"a":[]}}`,
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("it does not hold %s:\n%s", want, text)
+			t.Errorf("the result does not contain %s:\n%s", want, text)
 		}
 	}
 	again, err := h.Merge(got)
 	if err != nil || !bytes.Equal(again, got) {
-		t.Errorf("a second time, %v:\n%s", err, again)
+		t.Errorf("merged again, %v:\n%s", err, again)
 	}
-	// An older form of Coppice's hook is replaced in place; one that was combined
-	// with others is left.
+	// An older version of Coppice's hook is replaced in place. One that was combined with others is kept.
 	older := strings.Replace(text, `"timeout":5}]}],"alpha"`, `"timeout":50}]}],"alpha"`, 1)
 	if renewed, err := h.Merge([]byte(older)); err != nil || !bytes.Equal(renewed, got) {
-		t.Errorf("an older one, %v:\n%s", err, renewed)
+		t.Errorf("an older hook, %v:\n%s", err, renewed)
 	}
 	byHand := `{"hooks":{"PreToolUse":[{"hooks":[{"command":"a"},{"command":"use /run/coppice.sock"}]}]}}`
 	if left, err := h.Merge([]byte(byHand)); err != nil || strings.Count(string(left), "PreToolUse") != 1 ||
 		strings.Contains(string(left), ` begin `) {
-		t.Errorf("one by hand, %v:\n%s", err, left)
+		t.Errorf("a hook that was combined by hand, %v:\n%s", err, left)
 	}
 }
 
@@ -79,7 +78,7 @@ func TestMerge_RefusesInvalidSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := h.Merge([]byte("export const Coppice = 3")); !fault.Is(err, fault.Exists) {
-		t.Errorf("somebody else's plugin: %v", err)
+		t.Errorf("a plugin of another author: %v", err)
 	}
 }
 
@@ -97,7 +96,7 @@ func TestInstall(t *testing.T) {
 				t.Errorf("%s: %v\n%s", h.Name, err, b)
 			}
 			if _, changed, err := h.Install(dir, user); err != nil || changed {
-				t.Errorf("%s a second time: %v %v", h.Name, changed, err)
+				t.Errorf("%s, installed again: %v %v", h.Name, changed, err)
 			}
 		}
 	}
@@ -119,10 +118,10 @@ func TestInstall_IsAtomic(t *testing.T) {
 	}
 	write(`{"a":`, 0o600)
 	if _, _, err := h.Install(dir, false); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
-		t.Errorf("a torn one: %v", err)
+		t.Errorf("a truncated file: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != `{"a":` {
-		t.Errorf("it was touched: %q %v", b, err)
+		t.Errorf("the file was changed: %q %v", b, err)
 	}
 	write(`{"env":{"KEY":"secret"}}`, 0o600)
 	if _, _, err := h.Install(dir, false); err != nil {
@@ -138,7 +137,7 @@ func TestInstall_IsAtomic(t *testing.T) {
 	}
 	left, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(left) != 1 {
-		t.Errorf("left: %v %v", left, err)
+		t.Errorf("leftover files: %v %v", left, err)
 	}
 }
 
@@ -167,11 +166,11 @@ func TestInstall_FollowsLinksWithinRoot(t *testing.T) {
 		dir := t.TempDir()
 		make(dir)
 		if _, _, err := h.Install(dir, false); err == nil || fault.HintOf(err) == "" {
-			t.Errorf("%s leads out: %v", name, err)
+			t.Errorf("a link to %s outside: %v", name, err)
 		}
 	}
 	if b, err := os.ReadFile(victim); err != nil || string(b) != "{}" {
-		t.Errorf("what lies outside was written: %s %v", b, err)
+		t.Errorf("a file outside was written: %s %v", b, err)
 	}
 	dir := t.TempDir()
 	real := filepath.Join(dir, "dotfiles", "claude.json")
@@ -186,7 +185,7 @@ func TestInstall_FollowsLinksWithinRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := os.Lstat(filepath.Join(dir, h.Project)); err != nil || st.Mode()&os.ModeSymlink == 0 {
-		t.Errorf("the link is gone: %v %v", st, err)
+		t.Errorf("the link was replaced: %v %v", st, err)
 	}
 	if b, _ := os.ReadFile(real); !bytes.Contains(b, []byte("PreToolUse")) {
 		t.Errorf("%s", b)

@@ -59,7 +59,7 @@ func (h Harness) Merge(old []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// place puts ours into a list, in place of an earlier version or at its end.
+// place puts Coppice's hook into a list, in place of an earlier version or at the end.
 func (h Harness) place(list []json.RawMessage, ours json.RawMessage) ([]json.RawMessage, error) {
 	at := -1
 	var out []json.RawMessage
@@ -184,7 +184,7 @@ func malformed(what string, err error) error {
 	return fault.New(fault.Invalid, "invalid hooks in %s", what).Because(err)
 }
 
-// encode writes JSON as a person would, with < and > as they are.
+// encode encodes JSON without escaping < and >.
 func encode(v any) (json.RawMessage, error) {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)

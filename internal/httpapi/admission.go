@@ -15,25 +15,25 @@ import (
 	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
-// costs returns the maximum memory that operations need in the daemon, in bytes, by ID. Others need little however
-// large the sandbox is, or run in it: commands, their output, and snapshots, of which each sandbox takes one at a
-// time.
+// costs returns the maximum memory that operations need in the daemon, in bytes, by ID. Other operations need
+// little memory, however large the sandbox is, or run in the sandbox: commands, their output, and snapshots, of
+// which each sandbox takes one at a time.
 func costs() map[string]int64 {
 	const large, small = bound.CostLarge, bound.CostSmall
 	return map[string]int64{
-		// They list whole trees, or the changes in them.
+		// These list whole trees, or the changes in them.
 		"diff": large, "show": large, "listFiles": large,
 		"gitDiff": large, "gitPatch": large, "gitApply": large, "rebase": large,
 		"diffProposal": large, "patchProposal": large, "applyProposal": large, "showProposal": large,
-		// They pack, unpack or hash them.
+		// These pack, unpack or hash whole trees.
 		"downloadFiles": large, "uploadFiles": large, "createSandbox": large,
 		"exportProposal": large, "packLayer": large, "unpackLayers": large, "receive": large, "sending": large,
 		"exportLedger": large, "diskUse": large, "gc": large, "verify": large, "verifyAll": large,
-		// They list a history or records.
+		// These list a history or records.
 		"log": small, "listSnapshots": small, "branches": small, "net": small,
 		"ledger": small, "inspectRecord": small, "ledgerPrograms": small, "summarizeLedger": small, "verifyLedger": small,
 		"archiveLedger": small,
-		// It takes as long as its tests; each sandbox runs one at a time.
+		// propose takes as long as its tests; each sandbox runs one at a time.
 		"propose": small,
 	}
 }
@@ -77,7 +77,7 @@ func (s *Server) hold(ctx huma.Context, next func(huma.Context)) {
 // parties returns the parties of a request: the sandbox, by its id, and the token.
 func (s *Server) parties(r *http.Request) (out []admission.Party) {
 	if name := r.PathValue("name"); name != "" {
-		if sb, err := s.opt.Sandboxes.Sandbox(r.Context(), name); err == nil { // otherwise it does not exist, or not any more
+		if sb, err := s.opt.Sandboxes.Sandbox(r.Context(), name); err == nil { // otherwise the sandbox does not exist
 			name = sb.ID
 		}
 		out = append(out, admission.Sandbox(name))
@@ -95,7 +95,7 @@ type pacedAnswer struct {
 	out *http.ResponseController
 }
 
-// pacedPiece is how much of an answer must be read within bound.AnswerSeconds.
+// pacedPiece is the number of bytes that a client must read within bound.AnswerSeconds.
 const pacedPiece = 64 << 10
 
 // Unwrap is for http.ResponseController.

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// costly is an engine that says what its operations hold.
+// costly is an engine that reports how much memory its operations hold.
 type costly struct {
 	two
 	gate  *admission.Gate
@@ -64,7 +64,7 @@ func TestAdmission_CountsSmallRequests(t *testing.T) {
 		}
 	}
 	if s := e.gate.Stats(); s.Held != 0 {
-		t.Errorf("left over: %+v", s)
+		t.Errorf("memory still held: %+v", s)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAdmission_RefusesWithRetryAfter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"mine", "1"} { // by name and by id it is one sandbox
+		for _, name := range []string{"mine", "1"} { // both the name and the ID refer to the same sandbox
 			w := ask(h, "GET", "/v1/sandboxes/"+name+"/nodes/HEAD", "")
 			if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" ||
 				!strings.Contains(w.Body.String(), `"kind":"unavailable"`) {
@@ -92,7 +92,7 @@ func TestAdmission_RefusesWithRetryAfter(t *testing.T) {
 	})
 }
 
-// listener returns the server's ends of pipes.
+// listener accepts the server's ends of pipes.
 type listener chan net.Conn
 
 func (l listener) Accept() (net.Conn, error) {
@@ -131,7 +131,7 @@ func TestAdmission_EndsStalledResponse(t *testing.T) {
 				}
 				synctest.Wait()
 				if s := e.gate.Stats(); s.Held != limit.CostLarge {
-					t.Errorf("while it is sent: %+v", s)
+					t.Errorf("while the answer is sent: %+v", s)
 				}
 				time.Sleep(limit.AnswerSeconds*time.Second + time.Second)
 				synctest.Wait()

@@ -8,11 +8,11 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// answersInMemory keeps answers for as long as the test.
+// answersInMemory stores answers in memory.
 type answersInMemory struct {
 	mu  sync.Mutex
 	all map[string][]byte // guarded by mu
-	err error             // of KeepAnswer; guarded by mu
+	err error             // returned by KeepAnswer; guarded by mu
 }
 
 func (a *answersInMemory) Answer(_ context.Context, key string) ([]byte, error) {
@@ -44,7 +44,7 @@ func (a *answersInMemory) fail(err error) {
 	a.err = err
 }
 
-// slow forks when it is told to.
+// slow is an engine whose Fork waits for end.
 type slow struct {
 	fake
 	begun, end chan bool

@@ -25,7 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-// listen gives a socket in a directory of its own, with a short path.
+// listen returns a Unix socket listener in its own directory, with a short path.
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "api")
@@ -40,12 +40,12 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// as makes who calls a server the principal p.
+// as returns a ConnContext function that makes every caller of a server the principal p.
 func as(p auth.Principal) func(net.Listener) context.Context {
 	return func(net.Listener) context.Context { return auth.With(context.Background(), p) }
 }
 
-// newServer gives a server whose requests are all of one principal's.
+// newServer returns a server whose requests all come from the principal p.
 func newServer(p auth.Principal, opt httpapi.Options) http.Handler {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -56,10 +56,10 @@ func newServer(p auth.Principal, opt httpapi.Options) http.Handler {
 	})
 }
 
-// owned gives a server whose requests are all of the owner's.
+// owned returns a server whose requests all come from the owner.
 func owned(opt httpapi.Options) http.Handler { return newServer(auth.Owner(), opt) }
 
-// serve gives a client of a server with this engine.
+// serve returns a client of a server with the engine e.
 func serve(t testing.TB, e engine) *client.Client {
 	t.Helper()
 	ln := listen(t)
@@ -171,7 +171,7 @@ func TestClient_CallsReachEngine(t *testing.T) {
 	}
 }
 
-// sockets are Sockets at a known place.
+// sockets is a Sockets with a fixed path.
 type sockets struct{ closed string }
 
 func (s *sockets) OpenSocket(_ context.Context, name string) (string, error) {
@@ -224,7 +224,7 @@ func TestCreate_StreamsArchive(t *testing.T) {
 	boom := errors.New("boom")
 	if _, err := c.Create(t.Context(), wire.CreateRequest{From: wire.Source{Kind: wire.SourceTar},
 		Tar: io.MultiReader(io.LimitReader(zeros{}, 1<<20), failing{boom})}, nil); err == nil {
-		t.Error("an archive that broke off was taken")
+		t.Error("a truncated archive was accepted")
 	}
 }
 
@@ -330,7 +330,7 @@ func TestPatch_IsForwarded(t *testing.T) {
 	}
 }
 
-// cat is a command that prints its stdin, and tells of signals and sizes.
+// cat is a command that prints its stdin, and reports signals and sizes.
 func cat(_ context.Context, _ wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 	if err := wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "e1", PID: 2}); err != nil {
 		return wire.Exit{}, err
@@ -365,7 +365,7 @@ func TestExec_ForwardsStreamsAndExit(t *testing.T) {
 		t.Fatalf("%+v, %v", exit, err)
 	}
 	if out.String() != in {
-		t.Errorf("%d bytes came back of %d", out.Len(), len(in))
+		t.Errorf("got %d bytes back, sent %d", out.Len(), len(in))
 	}
 }
 
@@ -428,7 +428,7 @@ func (closedWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestExec_ReattachesAtOffset(t *testing.T) {
 	t.Parallel()
-	// Two daemons, one after the other, on the same name.
+	// Two daemons use the same name, one after the other.
 	var mu sync.Mutex
 	var conns []net.Conn
 	full := "0123456789"
@@ -472,7 +472,7 @@ func TestExec_ReattachesAtOffset(t *testing.T) {
 	go func() {
 		defer close(got)
 		<-cut
-		time.Sleep(20 * time.Millisecond) // so that some of the output arrives; either way is right
+		time.Sleep(20 * time.Millisecond) // some of the output arrives first; the test passes either way
 		mu.Lock()
 		defer mu.Unlock()
 		conns[0].Close()
@@ -484,7 +484,7 @@ func TestExec_ReattachesAtOffset(t *testing.T) {
 		t.Errorf("%+v, %v, %q", exit, err, out.String())
 	}
 	if fmt.Sprint(lost) != "[true false]" {
-		t.Errorf("lost was told %v", lost)
+		t.Errorf("Lost was called with %v", lost)
 	}
 }
 
@@ -502,7 +502,7 @@ func TestExec_StopsOnCancel(t *testing.T) {
 func TestClient_DialsLongSocketPath(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
-		t.Skip("needs proc: long paths go by /proc/self/fd")
+		t.Skip("needs proc: long paths are reached through /proc/self/fd")
 	}
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 100), strings.Repeat("e", 100))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -527,8 +527,8 @@ func TestClient_DialsLongSocketPath(t *testing.T) {
 	}
 }
 
-// The layers between a caller and the engine may take little of the 2 ms that
-// an exec is given in all.
+// BenchmarkExecOverTheAPI measures the layers between the caller and the engine. They may take a small part of
+// the 2 ms budget of an exec.
 func BenchmarkExecOverTheAPI(b *testing.B) {
 	c := serve(b, &fake{exec: func(_ context.Context, _ wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		_ = wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "e1"})

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/auth"
 )
 
-// words are what the comments of package client/wire say of its types and their
-// fields, by the names that those have in the document: a test keeps them the same.
+// words holds the comments of package client/wire about its types and their fields, by their names in the
+// document. A test keeps them in sync.
 //
 //go:embed words.json
 var words []byte
@@ -46,7 +46,7 @@ func describe(doc *huma.OpenAPI) error {
 	return nil
 }
 
-// describer holds the parts of the document.
+// describer holds the descriptions, limits and operations that describe adds.
 type describer struct {
 	said map[string]string
 	held map[string]limit
@@ -82,7 +82,7 @@ func (d describer) parameter(op *huma.Operation, p *huma.Param) {
 	files := p.Name == "path" && p.In == "query" && op.OperationID != "diff"
 	p.Required = p.Required || files
 	if p.Name == "path" && !files {
-		return // those of a diff are a list
+		return // the path parameter of diff is a list
 	}
 	if p.Required {
 		p.Example = l.example

@@ -38,10 +38,10 @@ func TestDescriptions_ApplyToExistingOperations(t *testing.T) {
 		}
 	}
 	for name := range of {
-		t.Errorf("there is no operation %s", name)
+		t.Errorf("unknown operation %s", name)
 	}
 	for name := range held {
-		t.Errorf("there is no field or parameter %s", name)
+		t.Errorf("unknown field or parameter %s", name)
 	}
 }
 
@@ -62,13 +62,13 @@ func TestDescriptions_AreGroupedByTag(t *testing.T) {
 	for tag, part := range aboutByTag() {
 		for id := range part {
 			if tagOf[id] != tag {
-				t.Errorf("%s is said of under the tag %s, and has the tag %q", id, tag, tagOf[id])
+				t.Errorf("%s is described under the tag %s, but has the tag %q", id, tag, tagOf[id])
 			}
 		}
 	}
 }
 
-// TestLimitGroups_AreDisjoint matters because only the last group of a limit would count.
+// TestLimitGroups_AreDisjoint checks that no limit is in two groups: only the last one would count.
 func TestLimitGroups_AreDisjoint(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -76,15 +76,15 @@ func TestLimitGroups_AreDisjoint(t *testing.T) {
 		n += len(part)
 	}
 	if all := len(limits()); n != all {
-		t.Errorf("the groups have %d limits, and together they have %d", n, all)
+		t.Errorf("the groups have %d limits, %d of them distinct", n, all)
 	}
 }
 
-// checkExample also wants a request of every operation that must have one.
+// checkExample checks an example against its operation, which must have a request body.
 func checkExample(t *testing.T, doc *huma.OpenAPI, op *huma.Operation, example any) {
 	t.Helper()
 	if op.RequestBody == nil || op.RequestBody.Content[asJSON] == nil {
-		t.Errorf("%s takes no document", op.OperationID)
+		t.Errorf("%s has no JSON request body", op.OperationID)
 		return
 	}
 	b, err := json.Marshal(example)
@@ -104,7 +104,7 @@ func checkExample(t *testing.T, doc *huma.OpenAPI, op *huma.Operation, example a
 	known := doc.Components.Schemas.Map()[strings.TrimPrefix(ref.Ref, "#/components/schemas/")].Properties
 	for field := range v.(map[string]any) {
 		if known[field] == nil {
-			t.Errorf("the example of %s has a field %s, which there is not", op.OperationID, field)
+			t.Errorf("the example of %s has the unknown field %s", op.OperationID, field)
 		}
 	}
 }

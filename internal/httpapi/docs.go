@@ -13,19 +13,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// assets are those of the page of documentation: our own, and Swagger UI as it is
-// published, compressed, and its licenses.
+// assets are the files of the documentation page: Coppice's own, and Swagger UI as published, compressed, with
+// its licenses.
 //
 //go:embed docs
 var assets embed.FS
 
-// docsPolicy lets the page of documentation load what we serve, and call us.
+// docsPolicy allows the documentation page to load files of this server and to call its API.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src " +
 	"'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// addDocs adds the document of the API, and the page that shows it. Both hold
-// nothing that is anybody's own.
+// addDocs adds the OpenAPI document and the page that shows it. Both are public: they contain nothing about this
+// host.
 func (s *Server) addDocs(api huma.API) {
 	op := operation("GET", "/openapi.json", "openapi", "This document", tagDaemon, 0)
 	answers(&op, http.StatusOK, asJSON, "OpenAPI 3.1", &huma.Schema{Type: huma.TypeObject})

@@ -17,13 +17,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-// teller is an engine that tells what it is given.
+// teller is an engine that sends the events from its channel tell.
 type teller struct {
 	engine
 	name  string
 	after uint64
 	tell  chan wire.SandboxEvent
-	ended chan error // why it stopped
+	ended chan error // why Events returned
 }
 
 func (f *teller) Events(ctx context.Context, name string, after uint64, yield func(wire.SandboxEvent) error) error {
@@ -67,14 +67,14 @@ func TestEvents_AreStreamed(t *testing.T) {
 		}
 	}
 	if f.name != "a/b" || f.after != 5 {
-		t.Errorf("asked for %q after %d", f.name, f.after)
+		t.Errorf("got a request for %q after %d", f.name, f.after)
 	}
 	stop()
 	if err := <-ended; !client.IsKind(err, client.KindCancelled) {
-		t.Errorf("the client ends with %v", err)
+		t.Errorf("the client's error is %v", err)
 	}
 	if err := <-f.ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the engine ends with %v", err)
+		t.Errorf("the engine's error is %v", err)
 	}
 }
 
@@ -88,17 +88,17 @@ func TestEvents_EndOnRemoveAndShutdown(t *testing.T) {
 		t.Error(err)
 	}
 	if f.after != 0 {
-		t.Errorf("asked for what came after %d", f.after)
+		t.Errorf("got a request for events after %d", f.after)
 	}
 	if err := c.Events(t.Context(), "", wire.EventsNow,
 		func(wire.SandboxEvent) error { return nil }); !client.IsKind(err, client.KindUnavailable) {
-		t.Errorf("the daemon stops: %v", err)
+		t.Errorf("while the daemon stops: %v", err)
 	}
 	if f.after != wire.EventsNow {
-		t.Errorf("asked for what came after %d", f.after)
+		t.Errorf("got a request for events after %d", f.after)
 	}
 	if err := c.Events(t.Context(), "nobody", 0, nil); !client.IsKind(err, client.KindNotFound) {
-		t.Errorf("of nobody: %v", err)
+		t.Errorf("unknown sandbox: %v", err)
 	}
 }
 
@@ -147,6 +147,6 @@ func TestEvents_SendHeaderBeforeFirstEvent(t *testing.T) {
 	}
 	defer bad.Body.Close()
 	if bad.StatusCode != http.StatusBadRequest || !strings.Contains(bad.Header.Get("Content-Type"), "problem") {
-		t.Errorf("a number that is none: %s", bad.Status)
+		t.Errorf("invalid number: %s", bad.Status)
 	}
 }

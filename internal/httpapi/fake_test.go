@@ -30,7 +30,7 @@ type engine interface {
 	httpapi.LayerTravel
 }
 
-// roles has e play all of them.
+// roles returns Roles that e implements.
 func roles(e engine) httpapi.Roles {
 	return httpapi.Roles{
 		Sandboxes:    e,
@@ -51,13 +51,13 @@ func roles(e engine) httpapi.Roles {
 	}
 }
 
-// fake is an Engine that remembers its calls and answers with what it is told.
+// fake is an engine that records its calls and returns preset results.
 type fake struct {
-	engine // panics where a test uses what it did not set
+	engine // a call of a method that fake does not implement panics
 
-	err      error  // of every call
-	text     string // of every file
-	filesErr error  // of what is done with files
+	err      error  // returned by every call
+	text     string // content of every file
+	filesErr error  // returned by file operations
 	exec     func(ctx context.Context, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 
 	mu    sync.Mutex
@@ -285,7 +285,7 @@ func (f *fake) Tournament(
 	_ context.Context, name string, req wire.TournamentRequest, progress func(wire.Progress),
 ) (wire.TournamentResult, error) {
 	f.did("tournament", name, req)
-	for i := range req.Candidates { // faster than other progress is shown
+	for i := range req.Candidates { // faster than other progress is reported
 		progress(wire.Progress{Phase: "tournament", Done: int64(i + 1),
 			Branch: &wire.TournamentBranch{Name: req.Candidates[i].Name}})
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-// fakeFiles are one file, and remember what was asked of them.
+// fakeFiles is a Files with one file that records its calls.
 type fakeFiles struct {
 	*fake
 	text string
@@ -101,7 +101,7 @@ func (f *fakeFiles) Watch(_ context.Context, p string, recursive bool, yield fun
 }
 func (f *fakeFiles) Done(_ context.Context, label string) error { f.did("done", label); return nil }
 
-// askFiles makes one request, and gives the answer and the calls that it led to.
+// askFiles sends one request, and returns the answer and the calls that it caused.
 func askFiles(
 	t *testing.T, f *fake, method, target, text string, header ...string,
 ) (*httptest.ResponseRecorder, string) {
@@ -127,7 +127,7 @@ func TestFileRoutes(t *testing.T) {
 		method, target, body string
 		header               []string
 		code                 int
-		answer               string // is in the body
+		answer               string // a part of the body
 		calls                []string
 	}{
 		{"GET", "?path=/a", "", nil, 200, "0123456789", []string{`open["L2E="]`}},
@@ -170,11 +170,11 @@ func TestFileRoutes(t *testing.T) {
 		}
 		for _, want := range c.calls {
 			if !strings.Contains(calls, want) {
-				t.Errorf("%s %s did\n%s\nand not %s", c.method, c.target, calls, want)
+				t.Errorf("%s %s called\n%s\nwant %s", c.method, c.target, calls, want)
 			}
 		}
 		if c.code == 400 && strings.Contains(calls, "openfiles") {
-			t.Errorf("%s %s woke the sandbox", c.method, c.target)
+			t.Errorf("%s %s started the sandbox", c.method, c.target)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestFileRoutes_Errors(t *testing.T) {
 			t.Errorf("%s %s: %d %s: want %d", c.method, c.target, w.Code, w.Body, c.code)
 		}
 		if c.target == "/tar?path=a" != strings.Contains(calls, "done") {
-			t.Errorf("%s %s did\n%s", c.method, c.target, calls) // what was unpacked before is in the history
+			t.Errorf("%s %s did\n%s", c.method, c.target, calls) // already unpacked files are captured
 		}
 	}
 	w, _ := askFiles(t, &fake{}, "PUT", "/tar?path=stopped", "x")

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-// FuzzConditions: whatever the headers say that a file is asked for or written
-// with, the answer is a part of it, or a refusal that says why.
+// FuzzConditions sends arbitrary conditional headers with reads and writes of a file. The answer must be a part
+// of the file, or an error with a reason.
 func FuzzConditions(f *testing.F) {
 	for _, s := range [][4]string{
 		{"bytes=0-3", `"one"`, "*", `"one"`}, {"bytes=-5,3-", "*", "", "x"}, {"bytes=9-1", `W/"one"`, "one", ""},
@@ -50,8 +50,8 @@ func FuzzConditions(f *testing.F) {
 	})
 }
 
-// FuzzFirstFrame: an exec whose connection says anything at all ends with a frame
-// that says what is wrong, or with nothing.
+// FuzzFirstFrame sends arbitrary first bytes on an exec connection. The stream must end with an error frame, or
+// with nothing.
 func FuzzFirstFrame(f *testing.F) {
 	var good strings.Builder
 	_ = wire.WriteJSON(&good, wire.FrameRequest, wire.ExecRequest{Cmd: []string{"true"}})
@@ -74,7 +74,7 @@ func FuzzFirstFrame(f *testing.F) {
 			"POST /v1/sandboxes/a/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: coppice-frames\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Write(first) // it may have been answered before
+		_, _ = conn.Write(first) // the server may have answered and closed already
 		_ = conn.CloseWrite()
 		b, _ := io.ReadAll(conn)
 		head, frames, ok := strings.Cut(string(b), "\r\n\r\n")

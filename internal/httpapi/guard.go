@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// guard lets a request through to an operation that its principal may carry out.
+// guard passes a request to its operation if its principal may carry it out.
 func (s *Server) guard(ctx huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(ctx)
 	if err := s.admit(r, ctx.Operation()); err != nil {
@@ -22,8 +22,8 @@ func (s *Server) guard(ctx huma.Context, next func(huma.Context)) {
 	next(&exchange{humaContext: ctx})
 }
 
-// admit checks the principal of r. For a limited one the sandbox of the path is
-// from then on named by its id, so that no other can take its name meanwhile.
+// admit checks the principal of r. For a limited principal it replaces the sandbox name in the path with the ID,
+// so that no other sandbox can take the name meanwhile.
 func (s *Server) admit(r *http.Request, op *huma.Operation) error {
 	need, ok := op.Metadata[metaScope].(auth.Scope)
 	if !ok {
@@ -40,13 +40,13 @@ func (s *Server) admit(r *http.Request, op *huma.Operation) error {
 		r.SetPathValue("name", id)
 		return nil
 	case limited(p) && op.Metadata[metaEach] != nil:
-		p.Sandboxes = nil // what it does not see is left out
+		p.Sandboxes = nil // the operation leaves out what the principal does not see
 	}
 	return p.Check(need, "")
 }
 
-// reach gives what to call a sandbox by, when the principal may do what needs this
-// scope to it. One that it does not see is to it as one that there is not.
+// reach returns how to refer to a sandbox, if the principal has the scope need for it. To a limited principal, a
+// sandbox that it does not see does not exist.
 func (s *Server) reach(ctx context.Context, need auth.Scope, name string) (string, error) {
 	p := auth.From(ctx)
 	if !limited(p) {
@@ -67,8 +67,8 @@ func (s *Server) reach(ctx context.Context, need auth.Scope, name string) (strin
 	return sb.ID, err
 }
 
-// limited reports whether p sees some sandboxes alone.
+// limited reports whether p sees only some sandboxes.
 func limited(p auth.Principal) bool { return p.Sandboxes != nil }
 
-// sees reports whether p sees the sandbox with this id.
+// sees reports whether p sees the sandbox with the given ID.
 func sees(p auth.Principal, id string) bool { return !limited(p) || slices.Contains(p.Sandboxes, id) }

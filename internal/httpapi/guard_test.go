@@ -57,7 +57,7 @@ func (t *two) Execs(_ context.Context, name string) ([]wire.ExecInfo, error) {
 	return []wire.ExecInfo{{ID: "x1", TTY: true, Kept: true}}, nil
 }
 
-// ask sends a request to a server whose requests are of p.
+// ask sends a request to h.
 func ask(h http.Handler, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
@@ -107,7 +107,7 @@ func TestOperations_RequireScope(t *testing.T) {
 	slices.Sort(open)
 	if want := []string{"GET /docs", "GET /healthz", "GET /openapi.json",
 		"GET /v1/attach/{session}"}; !slices.Equal(open, want) {
-		t.Errorf("open to all are %q, want %q", open, want)
+		t.Errorf("operations without a scope: %q, want %q", open, want)
 	}
 }
 
@@ -144,11 +144,11 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 		{"GET", "/v1/sandboxes/mine/diff?other=NAME&patch=true"},
 	} {
 		if there, not := strange("theirs", tc[0], tc[1]), strange("nobody", tc[0], tc[1]); there != not || there == "" {
-			t.Errorf("%s tells that it is there: %s, %s", tc[1], there, not)
+			t.Errorf("%s discloses that the sandbox exists: %s, %s", tc[1], there, not)
 		}
 		strange("2", tc[0], tc[1])
 	}
-	// Its own are reached by their ids, so that no other can come in between.
+	// Visible sandboxes are addressed by ID, so that no other sandbox can take the name in between.
 	for _, name := range []string{"mine", "1"} {
 		if w := ask(h, "GET", "/v1/sandboxes/"+name+"/head", ""); w.Code != http.StatusOK || f.last() != `head["1"]` {
 			t.Errorf("%d %s, did %s", w.Code, w.Body, f.last())
@@ -188,7 +188,7 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 	if w.Code != http.StatusOK || g.got != `t [7 8]` {
 		t.Errorf("tournament: %d %s, %s", w.Code, w.Body, g.got)
 	}
-	// Its forks are as their sandbox is, though it may be held inside of that.
+	// Forks keep the policy of their sandbox, since the token may be in use inside it.
 	f.did("")
 	const wider = `[{"level":"flags","name":"/p","text":"version: 1\nnetwork: host"}]`
 	for path, body := range map[string]string{"fork": `{"policy":` + wider + `}`,
@@ -197,7 +197,7 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 			t.Errorf("%s with another policy: %d %s, did %s", path, w.Code, w.Body, f.last())
 		}
 	}
-	// A client that may only read must not be able to block a command, nor type.
+	// A client that may only read must not be able to block a command or send input.
 	f.exec = func(_ context.Context, req wire.ExecRequest, s io.ReadWriter) (wire.Exit, error) {
 		return wire.Exit{}, wire.WriteJSON(s, wire.FrameStarted, wire.Started{Exec: "x1"})
 	}
@@ -208,10 +208,10 @@ func TestLimitedToken_SeesOnlyItsSandboxes(t *testing.T) {
 		t.Errorf("%d %s, did %s", w.Code, w.Body, f.last())
 	}
 	if w := ask(h, "POST", "/v1/sessions/1.x1/attach", ""); w.Code != http.StatusForbidden {
-		t.Errorf("a reader types: %d %s", w.Code, w.Body)
+		t.Errorf("a read-only client sends input: %d %s", w.Code, w.Body)
 	}
 	if w := ask(h, "POST", "/v1/sessions/1.x1/attach", `{"read_only":true}`); w.Code != http.StatusOK {
-		t.Errorf("a reader looks: %d %s", w.Code, w.Body)
+		t.Errorf("a read-only client attaches: %d %s", w.Code, w.Body)
 	}
 }
 
@@ -356,7 +356,7 @@ func TestMetrics_CountRequestsWithBoundedLabels(t *testing.T) {
 		if name, ok := strings.CutPrefix(line, "# HELP "); ok {
 			name, _, _ = strings.Cut(name, " ")
 			if helped[name] {
-				t.Errorf("%s is told twice", name)
+				t.Errorf("%s has two HELP lines", name)
 			}
 			helped[name] = true
 		}
@@ -373,7 +373,7 @@ func TestDocs_WorkOffline(t *testing.T) {
 		t.Errorf("%d %v", page.Code, page.Header())
 	}
 	if body := page.Body.String(); strings.Contains(body, "://") || strings.Contains(body, "<script>") {
-		t.Errorf("it needs others: %s", body)
+		t.Errorf("the page refers to other hosts: %s", body)
 	}
 	for name, kind := range map[string]string{
 		"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "start.js": "text/javascript",
@@ -414,7 +414,7 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	go func() { first <- fork("k", `{"n":1}`) }()
 	<-begun
 	if w := fork("k", `{"n":1}`); w.Code != 409 || !strings.Contains(w.Body.String(), `"kind":"conflict"`) {
-		t.Errorf("under way: %d %s", w.Code, w.Body)
+		t.Errorf("while the first request is in progress: %d %s", w.Code, w.Body)
 	}
 	end <- true
 	if w := <-first; w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "" {
@@ -422,12 +422,12 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	}
 	if w := fork("k", `{"n":1}`); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" ||
 		w.Header().Get("Content-Type") != "application/json" {
-		t.Errorf("again: %d %v %s", w.Code, w.Header(), w.Body)
+		t.Errorf("repeated request: %d %v %s", w.Code, w.Header(), w.Body)
 	}
 	if w := fork("k", `{"n":2}`); w.Code != 422 {
 		t.Errorf("another body: %d %s", w.Code, w.Body)
 	}
-	// What failed can be tried again.
+	// A failed request can be retried.
 	f.err = fault.New(fault.NoSpace, "full")
 	go func() { first <- fork("l", ``) }()
 	<-begun
@@ -436,13 +436,13 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := fork("a b", ``); w.Code != 400 {
-		t.Errorf("no word: %d %s", w.Code, w.Body)
+		t.Errorf("key with a space: %d %s", w.Code, w.Body)
 	}
 	if w := ask(owned(httpapi.Options{Roles: roles(f)}), "POST", "/v1/sandboxes/a/fork", "", "Idempotency-Key",
 		"k"); w.Code != 501 {
 		t.Errorf("without a store: %d %s", w.Code, w.Body)
 	}
-	// A stream that ends in an error is none to give again.
+	// A stream that ends in an error is not stored for replay.
 	f.engine = nil
 	w := ask(owned(httpapi.Options{Roles: roles(&fake{err: fault.New(fault.Conflict, "no")}), Answers: kept}), "POST",
 		"/v1/sandboxes/a/tournament",
@@ -452,8 +452,7 @@ func TestIdempotencyKey_ReplaysOrConflicts(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKey_PreventsRetryAfterCrash repeats a request whose daemon died: all that is
-// known of it is that it had begun.
+// TestIdempotencyKey_PreventsRetryAfterCrash repeats a request whose daemon died: only its beginning is stored.
 func TestIdempotencyKey_PreventsRetryAfterCrash(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan bool), make(chan bool)
@@ -477,8 +476,8 @@ func TestIdempotencyKey_PreventsRetryAfterCrash(t *testing.T) {
 	if w := fork(next, "k"); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	// Nothing is done that could not be noted first, and what was done and could not
-	// be kept is not done twice.
+	// A request that cannot be stored first is not carried out, and one that was carried out but whose answer
+	// could not be stored is not carried out again.
 	kept.fail(fault.New(fault.NoSpace, "full"))
 	if w := fork(next, "l"); w.Code != 507 {
 		t.Errorf("%d %s", w.Code, w.Body)

@@ -1,8 +1,6 @@
-// Package httpapi is the daemon's HTTP interface: it turns requests into calls
-// of an Engine and results into JSON, errors into problem documents (RFC 9457),
-// upgraded connections into exec streams, and commands and events into
-// Server-Sent Events. Only the daemon imports it; it imports auth, client/wire,
-// timeline, policy and fault.
+// Package httpapi is the daemon's HTTP interface: it turns requests into calls of an engine, results into JSON,
+// errors into problem documents (RFC 9457), upgraded connections into exec streams, and commands and events into
+// Server-Sent Events. Only the daemon imports it.
 //
 // Routes are operations of huma, a file for each group of them; the OpenAPI document is generated from them, and
 // docs/openapi.json is its published version. Each needs a scope (see package auth), which one middleware checks:
@@ -13,7 +11,7 @@
 //	GET    /metrics                           text for Prometheus
 //	GET    /openapi.json, /docs               the document, and a page of it; no token
 //	GET    /v1/status                         DaemonStatus
-//	GET    /v1/ping                           nothing (204): somebody is there
+//	GET    /v1/ping                           nothing (204): the daemon answers
 //	GET    /v1/probe                          ProbeReport
 //	GET    /v1/events?sandbox=&after=         SandboxEvents ***
 //	POST   /v1/df                             DiskUse *

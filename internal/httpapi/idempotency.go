@@ -33,19 +33,19 @@ const (
 
 // keptAnswer is a stored answer.
 //
-// A request is stored before it has any effect, with only Begun set, and then replaced by its answer, or deleted if
-// it failed. So a request during which the daemon died, or whose answer could not be stored, is known, and not
-// carried out a second time. The first entry is never lost if the effect of the request is not: both go into one log,
-// in this order.
+// A request is stored before it has any effect, with only Begun set. Then its answer replaces the entry, or, if
+// it failed, the entry is deleted. So a request during which the daemon died, or whose answer could not be
+// stored, is known and is not carried out a second time. If the first entry is lost, so is the effect of the
+// request: both go into one log, in this order.
 type keptAnswer struct {
 	Begun   bool   `json:"begun,omitempty"`
-	Request string `json:"request"` // the hash of its body
+	Request string `json:"request"` // hash of the request body
 	Status  int    `json:"status"`
 	Type    string `json:"type"`
 	Body    []byte `json:"body"`
 }
 
-// replays are the requests with a key that are under way in this daemon.
+// replays are the requests with a key that are in progress in this daemon.
 type replays struct {
 	mu    sync.Mutex
 	under map[string]bool // guarded by mu
@@ -167,12 +167,12 @@ func (s *Server) answerFirst(ctx huma.Context, key string, next func(huma.Contex
 	rec := &recorder{ResponseWriter: w}
 	op := ctx.Operation()
 	next(&exchange{humaContext: humago.NewContext(op, r, rec)})
-	answer, keep := keptAnswer{}, time.Duration(0) // forget it
+	answer, keep := keptAnswer{}, time.Duration(0) // keep 0 deletes the entry
 	switch {
 	case rec.status/100 == 2 && rec.large:
-		return // it was carried out, and stays stored as begun
+		return // the request was carried out, and stays stored as begun
 	case rec.status/100 == 2 && !rec.spoilt:
-		_, _ = io.Copy(io.Discard, r.Body) // the rest belongs to the request as well
+		_, _ = io.Copy(io.Discard, r.Body) // hash the rest of the request as well
 		answer = keptAnswer{Request: hex.EncodeToString(sum.Sum(nil)), Status: rec.status,
 			Type: w.Header().Get("Content-Type"), Body: rec.body.Bytes()}
 		keep = keepAnswers
@@ -192,7 +192,7 @@ func (s *Server) keep(key string, a keptAnswer, d time.Duration) error {
 	return s.opt.Answers.KeepAnswer(context.WithoutCancel(s.opt.Base), key, b, d)
 }
 
-// hashed is a body that is hashed while it is read.
+// hashed is a body that hashes what is read from it.
 type hashed struct {
 	io.ReadCloser
 	sum hash.Hash
@@ -205,16 +205,16 @@ func (h *hashed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close leaves closing to the server: the rest is still to be read.
+// Close does nothing: the rest is still to be read, and the server closes the body.
 func (h *hashed) Close() error { return nil }
 
-// recorder is a ResponseWriter that records what is sent.
+// recorder is a ResponseWriter that records the answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
 	body   bytes.Buffer
-	spoilt bool // it ends in an error
-	large  bool // it is too long to be kept
+	spoilt bool // the answer ends in an error
+	large  bool // the answer is too long to be stored
 }
 
 // Unwrap is for http.ResponseController.

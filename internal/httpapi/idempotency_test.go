@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// FuzzReplayKey: a key is refused with a hint, or belongs to one principal, one
-// operation and one word.
+// FuzzReplayKey checks that a key is refused with a hint, or is distinct for each principal, operation and client
+// key.
 func FuzzReplayKey(f *testing.F) {
 	for _, s := range []string{"", "a", "a b", "é", "a\n", strings.Repeat("x", 256), "A/v1"} {
 		f.Add(s, "t")

@@ -174,7 +174,7 @@ func TestLedgerRoutes_ReachEngine(t *testing.T) {
 	}
 	f.err = fault.New(fault.Corrupt, "damaged")
 	if err := c.ExportLedger(ctx, "a", &b); !client.IsKind(err, "corrupt") {
-		t.Errorf("what was cut off: %v", err)
+		t.Errorf("truncated bundle: %v", err)
 	}
 	f.text = ""
 	if err := c.ExportLedger(ctx, "a", &b); !client.IsKind(err, "corrupt") {

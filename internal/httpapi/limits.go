@@ -8,19 +8,18 @@ import (
 	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
-// limit is what a value in a request is held to, and one that is good. It is for
-// readers of the document alone: huma does not check it, so that whoever refuses a
-// value says in its own words how to mend it.
+// limit documents the valid values of a field or parameter, with an example. It is only for readers of the
+// document: huma does not check it, so that the code that refuses a value can say how to fix it.
 type limit struct {
 	enum               []any
 	pattern            string
-	least, most        *int64 // of a number
+	least, most        *int64 // bounds of a number
 	minLength, maxText int    // of a text, in characters; 0: none
 	minItems, maxItems int    // of a list; 0: none
 	example            any
 }
 
-// schema gives a limit as JSON Schema has it; nil when there is none.
+// schema returns the limit as JSON Schema; nil if there is none.
 func (l limit) schema() map[string]any {
 	out := map[string]any{}
 	counts := map[string]int{
@@ -52,13 +51,13 @@ func (l limit) schema() map[string]any {
 	return out
 }
 
-// within is a number's limit.
+// within limits a number to a range.
 func within(least, most int64) limit { return limit{least: &least, most: &most} }
 
-// atLeast is a number's limit from below.
+// atLeast limits a number from below.
 func atLeast(n int64) limit { return limit{least: &n} }
 
-// one is one of these words.
+// one limits a value to one of these words.
 func one(of ...any) limit { return limit{enum: of} }
 
 // eg adds an example.
@@ -68,23 +67,23 @@ func (l limit) eg(v any) limit {
 }
 
 const (
-	// aName is the name of a sandbox, and aTag that of a tag, as package timeline
-	// takes them, but for what looks like an id.
+	// aName matches the name of a sandbox, and aTag a tag, as package timeline accepts them. timeline also
+	// refuses names that look like IDs.
 	aName = `^([a-z0-9][a-z0-9_.-]{0,62})?$`
 	aTag  = `^[a-z0-9][a-z0-9_.-]{0,62}$`
 
 	week = 7 * 24 * time.Hour
 )
 
-// aLife is the limit of how long something lives, in milliseconds.
+// aLife limits a lifetime, in milliseconds.
 func aLife() limit { return within(0, bound.Life.Milliseconds()).eg(time.Hour.Milliseconds()) }
 
-// anArgv is the example of a command, and anEnv that of variables.
+// anArgv has an example of a command, and anEnv one of variables.
 func anArgv() limit { return limit{example: []any{"make", "test"}} }
 func anEnv() limit  { return limit{example: []any{"LANG=C.UTF-8"}} }
 
-// limits are those of the fields of requests, as Type.field, and of parameters, by
-// name. A test sends what is beyond each to a real daemon.
+// limits returns the limits of request fields, by Type.field, and of parameters, by name. A test sends values
+// beyond each limit to a real daemon.
 func limits() map[string]limit {
 	all := map[string]limit{}
 	for _, part := range limitsByGroup() {
@@ -93,7 +92,7 @@ func limits() map[string]limit {
 	return all
 }
 
-// limitsByGroup are the parts of limits. No field or parameter is in two of them.
+// limitsByGroup returns the parts of limits. No field or parameter is in two of them.
 func limitsByGroup() []map[string]limit {
 	return []map[string]limit{
 		limitsOfSandboxes(), limitsOfCommands(), limitsOfFiles(), limitsOfHistory(), limitsOfTournaments(),
@@ -101,7 +100,7 @@ func limitsByGroup() []map[string]limit {
 	}
 }
 
-// limitsOfSandboxes are those of what makes a sandbox, and of its life.
+// limitsOfSandboxes are the limits for creating a sandbox, and for its lifetime.
 func limitsOfSandboxes() map[string]limit {
 	return map[string]limit{
 		"CreateRequest.name":         {pattern: aName, example: "web-1"},
@@ -131,7 +130,7 @@ func limitsOfSandboxes() map[string]limit {
 	}
 }
 
-// limitsOfCommands are those of what runs commands.
+// limitsOfCommands are the limits for running commands.
 func limitsOfCommands() map[string]limit {
 	return map[string]limit{
 		"ExecRequest.cmd":    anArgv(),
@@ -150,7 +149,7 @@ func limitsOfCommands() map[string]limit {
 	}
 }
 
-// limitsOfFiles are those of what changes files.
+// limitsOfFiles are the limits for changing files.
 func limitsOfFiles() map[string]limit {
 	return map[string]limit{
 		"MkdirRequest.path": {example: "/src"},
@@ -160,7 +159,7 @@ func limitsOfFiles() map[string]limit {
 	}
 }
 
-// limitsOfHistory are those of snapshots, moves and forks.
+// limitsOfHistory are the limits for snapshots, rewinds and forks.
 func limitsOfHistory() map[string]limit {
 	return map[string]limit{
 		"CommitRequest.message": {example: "the tests pass"},
@@ -184,7 +183,7 @@ func limitsOfHistory() map[string]limit {
 	}
 }
 
-// limitsOfTournaments are those of tournaments.
+// limitsOfTournaments are the limits for tournaments.
 func limitsOfTournaments() map[string]limit {
 	return map[string]limit{
 		"TournamentRequest.base":       {example: "HEAD"},
@@ -197,7 +196,7 @@ func limitsOfTournaments() map[string]limit {
 	}
 }
 
-// limitsOfProposals are those of proposals and trials.
+// limitsOfProposals are the limits for proposals and trials.
 func limitsOfProposals() map[string]limit {
 	return map[string]limit{
 		"ProposeRequest.title":      {maxText: 200, example: "Refuse empty tokens"},
@@ -210,7 +209,7 @@ func limitsOfProposals() map[string]limit {
 	}
 }
 
-// limitsOfAccess are those of tokens, links to ports and rules for the network.
+// limitsOfAccess are the limits for tokens, links to ports and network rules.
 func limitsOfAccess() map[string]limit {
 	return map[string]limit{
 		"TokenRequest.name":      {minLength: 1, maxText: 64, example: "ci"},
@@ -230,7 +229,7 @@ func limitsOfAccess() map[string]limit {
 	}
 }
 
-// limitsOfProblems are those of errors.
+// limitsOfProblems are examples of errors.
 func limitsOfProblems() map[string]limit {
 	return map[string]limit{
 		"Problem.kind": {example: "not_found"},
@@ -238,7 +237,7 @@ func limitsOfProblems() map[string]limit {
 	}
 }
 
-// limitsOfParameters are those of parameters in path, query and header.
+// limitsOfParameters are the limits for parameters in path, query and header.
 func limitsOfParameters() map[string]limit {
 	return map[string]limit{
 		"name":            {example: "web-1"},

@@ -14,13 +14,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Between two progress lines of one phase lies at least this much time.
+// progressEvery is the minimum time between two progress lines of one phase.
 const progressEvery = 100 * time.Millisecond
 
-const errorTail = "Coppice-Error" // trailer: an error that came after the body had begun, as JSON
+const errorTail = "Coppice-Error" // trailer: an error after the first byte of the body, as JSON
 
-// stream writes the lines of a long operation. Nothing is sent before the first
-// line, so an early error is a plain problem document.
+// stream writes the lines of a long operation. It sends nothing before the first line, so that an early error is
+// a problem document.
 type stream struct {
 	w http.ResponseWriter
 
@@ -53,12 +53,12 @@ func (s *stream) line(ev wire.Event) {
 		b, _ = json.Marshal(
 			wire.Event{Error: &wire.Error{Kind: string(fault.Internal), Message: "encode the response: " + err.Error()}})
 	}
-	_, _ = s.w.Write(append(b, '\n')) // the client may be gone; the request's context tells the engine
+	_, _ = s.w.Write(append(b, '\n')) // the client may be gone; the request's context then ends
 	_ = http.NewResponseController(s.w).Flush()
 }
 
-// long registers an operation that answers with a stream of events when the client
-// accepts one, else with the result alone.
+// long registers an operation that answers with a stream of events if the client accepts one, else with only the
+// result.
 func long[I, O any](
 	s *Server, api huma.API, op huma.Operation,
 	fn func(ctx context.Context, in *I, progress func(wire.Progress)) (O, error),
@@ -81,7 +81,7 @@ func answerLong[O any](
 		return
 	}
 	st := &stream{w: w}
-	// A body may still be coming while progress lines go out.
+	// The client may still send the body while progress lines are written.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	v, err := fn(st.progress)
 	st.mu.Lock()
@@ -115,8 +115,7 @@ func (s *Server) sendJSON(w http.ResponseWriter, r *http.Request, code int, v an
 	send(w, code, asJSON, b)
 }
 
-// bounded gives a context that also ends when the daemon stops. The caller calls
-// cancel in the end.
+// bounded returns a context that also ends when the daemon stops. The caller must call cancel.
 func (s *Server) bounded(ctx context.Context) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	unhook := s.untilTheEnd(end)

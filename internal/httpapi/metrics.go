@@ -36,7 +36,7 @@ type routeStats struct {
 	nanos   atomic.Int64
 }
 
-// metrics counts requests. Its routes are the registered ones, so that no client can make it grow.
+// metrics counts requests. Its routes are the registered ones, so that clients cannot make it grow.
 type metrics struct {
 	routes map[string]*routeStats // by pattern; not changed after New
 	bounds []float64
@@ -57,7 +57,7 @@ func (m *metrics) add(pattern string, stream bool) {
 	m.routes[pattern] = &routeStats{stream: stream, inTime: make([]atomic.Uint64, len(m.bounds)+1)}
 }
 
-// count notes the end of a request.
+// count records a finished request.
 func (m *metrics) count(pattern string, code int, took time.Duration) {
 	r := m.routes[pattern]
 	if r == nil {
@@ -78,7 +78,7 @@ func (m *metrics) streaming() (done func()) {
 	return func() { m.open.Add(-1) }
 }
 
-// exposition writes everything in the text format of Prometheus.
+// exposition returns all metrics in the text format of Prometheus.
 func (m *metrics) exposition(sandboxes []wire.Sandbox, events map[string]uint64, st wire.DaemonStatus) []byte {
 	var b strings.Builder
 	family := func(name, kind, help string) {

@@ -109,7 +109,7 @@ func TestLimitedToken_CanDenyButNotAllow(t *testing.T) {
 			t.Errorf("%+v %s: %d %s", c.p, c.body, w.Code, w.Body)
 		}
 		if c.want == http.StatusForbidden && f.last() != before {
-			t.Errorf("%+v %s: the engine heard %s", c.p, c.body, f.last())
+			t.Errorf("%+v %s: engine call %s", c.p, c.body, f.last())
 		}
 	}
 	// It cannot approve pending requests either.
@@ -128,7 +128,7 @@ func TestLimitedToken_CanDenyButNotAllow(t *testing.T) {
 			w := ask(newServer(c.p, httpapi.Options{Roles: roles(f)}), http.MethodPost, "/v1/sandboxes/mine/net/"+verb,
 				`{"rules":["a.example"]}`)
 			if w.Code != want || want == http.StatusForbidden && f.last() != before {
-				t.Errorf("%+v %s: %d %s; the engine heard %s", c.p, verb, w.Code, w.Body, f.last())
+				t.Errorf("%+v %s: %d %s; engine call %s", c.p, verb, w.Code, w.Body, f.last())
 			}
 		}
 	}

@@ -20,10 +20,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden is the document as it was published.
+// golden returns the path of the published document.
 func golden() string { return filepath.Join("..", "..", "docs", "openapi.json") }
 
-// document is the document as it is served, to somebody who may nothing.
+// document returns the document as it is served to a principal without any scope.
 func document(t testing.TB) []byte {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -39,8 +39,8 @@ func document(t testing.TB) []byte {
 	return b.Bytes()
 }
 
-// TestOpenAPI_IsBackwardCompatible fails when something that was published is gone or changed,
-// and when something new is not published yet.
+// TestOpenAPI_IsBackwardCompatible fails if something that was published is missing or changed, and if something
+// new is not published yet.
 func TestOpenAPI_IsBackwardCompatible(t *testing.T) {
 	t.Parallel()
 	got := document(t)
@@ -54,7 +54,7 @@ func TestOpenAPI_IsBackwardCompatible(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, lost := range shrunk(parse(t, want), parse(t, got)) {
-		t.Errorf("%s: programs that we did not write use it", lost)
+		t.Errorf("%s: external clients depend on it", lost)
 	}
 	if !bytes.Equal(got, want) {
 		t.Error("the document has changed; if it has only grown, run: go test ./internal/httpapi -run OpenAPI -update")
@@ -70,9 +70,8 @@ func parse(t testing.TB, b []byte) map[string]any {
 	return v
 }
 
-// shrunk lists what of an old document a new one has no more, or otherwise: paths,
-// operations, parameters, answers and fields of schemas with their types, and fields
-// of requests that must be there and needed not.
+// shrunk lists what is missing or different in a new document: paths, operations, parameters, answers, and fields
+// of schemas with their types. It also lists fields of requests that are now required.
 func shrunk(old, now map[string]any) (lost []string) {
 	say := func(format string, args ...any) { lost = append(lost, fmt.Sprintf(format, args...)) }
 	for path, ops := range sorted(at(old, "paths")) {
@@ -135,7 +134,7 @@ func shrunk(old, now map[string]any) (lost []string) {
 	return lost
 }
 
-// at goes down a document; nil where there is nothing.
+// at returns the value under keys in a document; nil if there is none.
 func at(v any, keys ...string) any {
 	for _, k := range keys {
 		m, _ := v.(map[string]any)
@@ -157,7 +156,7 @@ func sorted(v any) map[string]any {
 	return maps.Clone(m)
 }
 
-// typeOf is what a schema says of the values, without words.
+// typeOf returns what a schema says about the values, without descriptions.
 func typeOf(schema any) any {
 	m, ok := schema.(map[string]any)
 	if !ok {
@@ -211,12 +210,12 @@ func TestOpenAPI_DetectsIncompatibleChanges(t *testing.T) {
 			t.Errorf("%q, want %q", got, name)
 		}
 		if got := shrunk(now, old); len(got) > 0 && !strings.HasSuffix(got[0], "something else") {
-			t.Errorf("growth is found: %q", got)
+			t.Errorf("an addition is reported: %q", got)
 		}
 	}
 }
 
-// TestOpenAPIRoutes keeps the table of routes in docs/api.md.
+// TestOpenAPIRoutes checks the table of routes in docs/api.md.
 func TestOpenAPIRoutes(t *testing.T) {
 	t.Parallel()
 	const begin, end = "-update -->\n", "<!-- end of routes -->"
@@ -228,7 +227,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 	head, rest, ok := strings.Cut(string(old), begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no place for routes", file)
+		t.Fatalf("%s has no markers for the routes", file)
 	}
 	text := head + begin + routes(parse(t, document(t))) + end + tail
 	if *update {
@@ -240,7 +239,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 	}
 }
 
-// routes is a table of all operations for each of the document's groups.
+// routes returns a table of the operations of each group of the document.
 func routes(doc map[string]any) string {
 	var b strings.Builder
 	for _, tag := range list(at(doc, "tags")) {
@@ -289,14 +288,14 @@ func TestOpenAPI_DescribesEveryOperation(t *testing.T) {
 				}
 			}
 			if b := at(op, "requestBody"); b != nil && at(b, "description") == nil {
-				t.Errorf("%s: what it takes is not described", where)
+				t.Errorf("%s: its request body is not described", where)
 			}
 			if _, ok := at(op, "security").([]any); !ok {
-				t.Errorf("%s does not say what it needs", where)
+				t.Errorf("%s has no security requirement", where)
 			}
 			if at(op, "responses", "500", "content", "application/problem+json", "schema",
 				"$ref") != "#/components/schemas/Problem" {
-				t.Errorf("%s does not say how it fails", where)
+				t.Errorf("%s has no errors", where)
 			}
 			if at(op, "responses", "422") != nil && !strings.Contains(fmt.Sprint(at(op, "parameters")), "Idempotency-Key") {
 				t.Errorf("%s answers 422", where)
@@ -305,14 +304,14 @@ func TestOpenAPI_DescribesEveryOperation(t *testing.T) {
 	}
 	for name, s := range sorted(at(d, "components", "schemas")) {
 		if at(s, "additionalProperties") == false {
-			t.Errorf("%s refuses more", name)
+			t.Errorf("%s refuses additional fields", name)
 		}
 		if at(s, "description") == nil {
 			t.Errorf("%s is not described", name)
 		}
 		for field, f := range sorted(at(s, "properties")) {
 			if at(f, "description") == nil {
-				t.Errorf("%s.%s is not described: say in client/wire what it is", name, field)
+				t.Errorf("%s.%s is not described: add a comment in client/wire", name, field)
 			}
 			if types := list(at(f, "type")); slices.Contains(types, any("array")) {
 				t.Errorf("%s.%s may be null", name, field)
@@ -321,7 +320,7 @@ func TestOpenAPI_DescribesEveryOperation(t *testing.T) {
 	}
 }
 
-// BenchmarkNew is what the daemon waits for when it starts.
+// BenchmarkNew measures how long the daemon waits for New when it starts.
 func BenchmarkNew(b *testing.B) {
 	for b.Loop() {
 		httpapi.New(httpapi.Options{Roles: roles(&fake{})})

@@ -40,15 +40,15 @@ const (
 	tagLedger    = "ledger"
 )
 
-// box is where the operations of one sandbox are.
+// box is the path prefix of the operations of one sandbox.
 const box = "/v1/sandboxes/{name}"
 
 // The keys of an operation's metadata.
 const (
-	metaScope  = "scope"  // auth.Scope: what is needed; none for what is open to all
-	metaEach   = "each"   // it leaves out by itself what a limited principal does not see
-	metaReplay = "replay" // it takes an Idempotency-Key
-	metaStream = "stream" // it takes as long as somebody listens
+	metaScope  = "scope"  // auth.Scope: the required scope; absent if the operation is open to all
+	metaEach   = "each"   // the operation itself leaves out what a limited principal does not see
+	metaReplay = "replay" // the operation accepts an Idempotency-Key
+	metaStream = "stream" // the operation runs as long as the client listens
 )
 
 // Named is the input of an operation on one sandbox.
@@ -56,7 +56,7 @@ type Named struct {
 	Name string `path:"name" doc:"name or id of the sandbox"`
 }
 
-// operation begins to describe a route. scope 0 is open to everybody.
+// operation returns an operation without inputs and answers. Scope 0 makes it open to all.
 func operation(method, path, id, summary, tag string, scope auth.Scope) huma.Operation {
 	op := huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{tag},
@@ -72,13 +72,13 @@ func operation(method, path, id, summary, tag string, scope auth.Scope) huma.Ope
 	return op
 }
 
-// created makes an operation answer with 201.
+// created makes an operation answer with status 201.
 func created(op huma.Operation) huma.Operation {
 	op.DefaultStatus = http.StatusCreated
 	return op
 }
 
-// replayable lets an operation be asked for again with the same Idempotency-Key.
+// replayable makes an operation accept an Idempotency-Key, so that a client can safely repeat the request.
 func replayable(op huma.Operation) huma.Operation {
 	op.Metadata[metaReplay] = true
 	op.Parameters = append(op.Parameters,
@@ -95,7 +95,7 @@ func each(op huma.Operation) huma.Operation {
 	return op
 }
 
-// streams marks an operation that takes as long as somebody listens.
+// streams marks an operation that runs as long as the client listens.
 func streams(op huma.Operation) huma.Operation {
 	op.Metadata[metaStream] = true
 	return op
@@ -114,19 +114,18 @@ func answers(op *huma.Operation, status int, kind, text string, schema *huma.Sch
 	}
 }
 
-// schemaOf gives a reference to the schema of a type.
+// schemaOf returns a reference to the schema of a type.
 func schemaOf[T any](api huma.API) *huma.Schema {
 	return api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
 }
 
-// binary is the schema of bytes.
+// binary is the schema of arbitrary bytes.
 func binary() *huma.Schema { return &huma.Schema{Type: huma.TypeString, Format: "binary"} }
 
-// text is the schema of a text that is no JSON.
+// text is the schema of text that is not JSON.
 func text() *huma.Schema { return &huma.Schema{Type: huma.TypeString} }
 
-// problems declares the errors that every operation may answer with, and those of
-// this one.
+// problems declares the errors that every operation may answer with, and those of op.
 func problems(api huma.API, op *huma.Operation) {
 	codes := []int{http.StatusInternalServerError, http.StatusServiceUnavailable}
 	if op.Metadata[metaScope] != nil {
@@ -149,7 +148,7 @@ func problems(api huma.API, op *huma.Operation) {
 	}
 }
 
-// answer is what a plain operation gives.
+// answer is the output of a plain operation.
 type answer[O any] struct{ Body O }
 
 // plain registers an operation that answers with one JSON document.
@@ -166,7 +165,7 @@ func plain[I, O any](s *Server, api huma.API, op huma.Operation, fn func(ctx con
 	})
 }
 
-// silent registers an operation that answers with nothing (204).
+// silent registers an operation that answers with status 204 and no body.
 func silent[I any](s *Server, api huma.API, op huma.Operation, fn func(ctx context.Context, in *I) error) {
 	op.DefaultStatus = http.StatusNoContent
 	problems(api, &op)
@@ -180,8 +179,8 @@ func silent[I any](s *Server, api huma.API, op huma.Operation, fn func(ctx conte
 	})
 }
 
-// raw registers an operation whose answer fn writes by itself, in one of the forms
-// that op describes. An input without a field Body leaves the request's body to fn.
+// raw registers an operation whose answer fn writes, in one of the forms that op describes. If the input has no
+// field Body, fn reads the request's body.
 func raw[I any](s *Server, api huma.API, op huma.Operation, fn func(in *I, w http.ResponseWriter, r *http.Request)) {
 	problems(api, &op)
 	s.route(&op)
@@ -193,8 +192,8 @@ func raw[I any](s *Server, api huma.API, op huma.Operation, fn func(in *I, w htt
 	})
 }
 
-// takes describes the body of an operation that reads it by itself: huma must not
-// know when the operation is registered.
+// takes describes the request body of an operation that reads it itself. It is called after the registration:
+// huma would read a body that it knows of.
 func takes(api huma.API, op huma.Operation, text string, body map[string]*huma.MediaType) {
 	path := api.OpenAPI().Paths[op.Path]
 	for _, o := range []*huma.Operation{path.Post, path.Put} {
@@ -204,7 +203,7 @@ func takes(api huma.API, op huma.Operation, text string, body map[string]*huma.M
 	}
 }
 
-// listsNotNull makes the lists and maps of an answer empty where they are nil.
+// listsNotNull replaces nil lists and maps of an answer with empty ones.
 func listsNotNull(v any) {
 	s := reflect.ValueOf(v).Elem()
 	if s.Kind() != reflect.Struct {
@@ -226,7 +225,7 @@ func listsNotNull(v any) {
 	}
 }
 
-// newAPI makes the API that operations are registered with.
+// newAPI returns the API in which operations are registered.
 func (s *Server) newAPI() huma.API {
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -265,7 +264,7 @@ func (s *Server) newAPI() huma.API {
 	return api
 }
 
-// schemaName is huma's name of a type, without what is ours alone.
+// schemaName is huma's name of a type, except for problemDocument.
 func schemaName(t reflect.Type, hint string) string {
 	if t == reflect.TypeFor[problemDocument]() {
 		return "Problem"
@@ -273,7 +272,7 @@ func schemaName(t reflect.Type, hint string) string {
 	return huma.DefaultSchemaNamer(t, hint)
 }
 
-// writeJSON writes one JSON document and ends its line.
+// writeJSON writes one JSON document and a newline.
 func writeJSON(w io.Writer, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -283,14 +282,14 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// tidy takes out of the document what huma has put in and nothing refers to, or what
-// goes without saying, and says of lists that they are never null.
+// tidy removes from the document what huma added but nothing refers to, and what is the default. It marks lists
+// as never null.
 func tidy(doc *huma.OpenAPI) {
 	all := doc.Components.Schemas.Map()
 	delete(all, "ErrorModel")
 	delete(all, "ErrorDetail")
 	for _, s := range all {
-		if s.AdditionalProperties == true { // as wherever nothing is said
+		if s.AdditionalProperties == true { // true is the default
 			s.AdditionalProperties = nil
 		}
 		neverNull(s)
@@ -310,10 +309,10 @@ func neverNull(s *huma.Schema) {
 	}
 }
 
-// humaContext is what exchange embeds.
+// humaContext is embedded in exchange: the name of its field must differ from the method Context.
 type humaContext huma.Context
 
-// exchange is huma's view of one request, in what we do otherwise.
+// exchange is huma's view of one request, with changes to headers, status and deadlines.
 type exchange struct {
 	humaContext
 	status int // of a problem that huma found; 0: none
@@ -333,7 +332,7 @@ func (x *exchange) Header(name string) string {
 	return x.humaContext.Header(name)
 }
 
-// SetStatus sends the status of the problem, if there is one.
+// SetStatus sends the status of the problem instead of code, if there is a problem.
 func (x *exchange) SetStatus(code int) {
 	if x.status != 0 {
 		code = x.status
@@ -341,6 +340,6 @@ func (x *exchange) SetStatus(code int) {
 	x.humaContext.SetStatus(code)
 }
 
-// SetReadDeadline leaves deadlines to the listener: one that is set for the body
-// would later end the answer's context.
+// SetReadDeadline does nothing: the listener sets the deadlines. A deadline for the body would later end the
+// context of the answer.
 func (x *exchange) SetReadDeadline(time.Time) error { return nil }

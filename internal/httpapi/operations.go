@@ -18,8 +18,8 @@ func says(text string) about { return about{text: text} }
 // startsIt is added to operations that need a live sandbox.
 const startsIt = " Starts a stopped sandbox."
 
-// aboutOperations are those of all operations, by id. A test misses those that are
-// not here, and sends the examples to a real daemon.
+// aboutOperations returns the descriptions of all operations, by ID. A test fails for an operation without one,
+// and sends the examples to a real daemon.
 func aboutOperations() map[string]about {
 	all := map[string]about{}
 	for _, part := range aboutByTag() {
@@ -28,8 +28,7 @@ func aboutOperations() map[string]about {
 	return all
 }
 
-// aboutByTag are the parts of aboutOperations, by the tag of the operations. No operation
-// is in two of them.
+// aboutByTag returns the parts of aboutOperations, by tag. No operation is in two of them.
 func aboutByTag() map[string]map[string]about {
 	return map[string]map[string]about{
 		tagDaemon:    aboutDaemon(),

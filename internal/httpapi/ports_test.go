@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-// ported is an Engine with one process and one port, 3000, behind which is dial.
+// ported is an engine with one process and one port, 3000, to which dial connects.
 type ported struct {
 	*fake
 	dial func() (net.Conn, error)
@@ -54,7 +54,7 @@ func (p ported) Preview(_ context.Context, name string, port int, ttl time.Durat
 	return wire.PreviewResult{URL: "http://x/"}, p.err
 }
 
-// inside listens as a server in a sandbox does; talk has one connection.
+// inside starts a server that stands for one in a sandbox; talk serves one connection.
 func inside(t *testing.T, talk func(net.Conn)) ported {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,7 +119,7 @@ func TestDialPort_SupportsHalfClose(t *testing.T) {
 	t.Parallel()
 	e := inside(t, func(c net.Conn) {
 		defer c.Close()
-		all, err := io.ReadAll(c) // until the client's half has ended
+		all, err := io.ReadAll(c) // until the client closes its half
 		if err != nil {
 			t.Error(err)
 		}
@@ -198,11 +198,11 @@ func TestDialPort_EndsOnShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, _ := api.Active(); n != 1 {
-		t.Errorf("%d are active", n)
+		t.Errorf("%d requests are active", n)
 	}
 	stop(errors.New("the daemon stops"))
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Error("it lives on")
+		t.Error("the connection still works")
 	}
 	for n, _ := api.Active(); n > 0; n, _ = api.Active() {
 		time.Sleep(time.Millisecond)

@@ -16,7 +16,7 @@ import (
 
 var errGone = errors.New("the client disconnected")
 
-// problemDocument is an error as huma writes it.
+// problemDocument is an error in the form that huma writes.
 type problemDocument struct{ wire.Problem }
 
 // Error implements error.
@@ -112,12 +112,12 @@ func sendProblem(w http.ResponseWriter, p wire.Problem) {
 	send(w, p.Status, asProblem, b)
 }
 
-// problem makes err a problem document, and logs it when it is of no known kind.
+// problem converts err to a problem document, and logs it if its kind is unknown.
 func (s *Server) problem(what string, err error) wire.Problem {
 	return documentOf(s.wireError(what, err))
 }
 
-// problemOf makes a problem document of an error of a known kind.
+// problemOf converts an error of a known kind to a problem document.
 func problemOf(err *fault.Error) wire.Problem {
 	return documentOf(wire.Error{Kind: string(err.Kind), Message: err.Error(), Hint: err.Hint})
 }
@@ -141,7 +141,7 @@ func (s *Server) wireError(what string, err error) wire.Error {
 	return wire.Error{Kind: string(k), Message: err.Error(), Hint: hint}
 }
 
-// status is the HTTP status of a kind.
+// status returns the HTTP status of a kind.
 func status(k fault.Kind) int {
 	switch k {
 	case fault.Invalid:

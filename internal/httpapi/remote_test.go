@@ -23,9 +23,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 )
 
-// oneToken is a store of tokens in which there is one.
+// oneToken is a token store with one token.
 type oneToken struct {
-	auth.Store // panics where a test uses what it did not set
+	auth.Store // a call of a method that oneToken does not implement panics
 	tok        auth.Token
 }
 
@@ -43,8 +43,8 @@ func (s *oneToken) Token(_ context.Context, id string) (auth.Token, error) {
 
 func (s *oneToken) TokenUsed(context.Context, string, time.Time) error { return nil }
 
-// remote serves an engine on TCP, with TLS when asked, and gives its address, the
-// secret of a token with a scope, and the number of connections so far.
+// remote serves an engine on TCP, with TLS if withTLS is set. It returns options for a client with a token of the
+// given scope, and the number of connections so far.
 func remote(t *testing.T, e engine, scope string, withTLS bool) (opt client.Options, conns *atomic.Int64) {
 	t.Helper()
 	tokens := &auth.Tokens{Store: &oneToken{}}
@@ -72,7 +72,7 @@ func remote(t *testing.T, e engine, scope string, withTLS bool) (opt client.Opti
 		go srv.Serve(g.Limit(ln))
 		return opt, conns
 	}
-	known := httptest.NewTLSServer(nil) // for its certificate, which is for 127.0.0.1
+	known := httptest.NewTLSServer(nil) // for its certificate, which is valid for 127.0.0.1
 	defer known.Close()
 	srv.TLSConfig = &tls.Config{Certificates: known.TLS.Certificates, MinVersion: tls.VersionTLS12}
 	opt.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
@@ -121,7 +121,7 @@ func TestClient_ConnectsOverTCPAndTLS(t *testing.T) {
 				t.Errorf("stop: %v", err)
 			}
 			if n := conns.Load(); n != 3 {
-				t.Errorf("a call that may not be repeated went on a connection of before: %d", n)
+				t.Errorf("a call that is not safe to repeat used an old connection: %d", n)
 			}
 			var out bytes.Buffer
 			exit, err := c.Exec(ctx, "a", wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true},
@@ -157,7 +157,7 @@ func TestClient_FailsWithWrongTokenOrCA(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if err != nil && o.Token != "" && strings.Contains(err.Error(), o.Token) {
-				t.Errorf("%s: the token is told: %v", name, err)
+				t.Errorf("%s: the error contains the token: %v", name, err)
 			}
 		}
 	}
@@ -190,9 +190,9 @@ func TestClient_FollowsNoRedirect(t *testing.T) {
 	c := client.New(client.Options{Host: daemon.URL, Token: "t"})
 	defer c.Close()
 	if _, err := c.List(t.Context()); err == nil {
-		t.Error("a redirect is an answer")
+		t.Error("the client accepted a redirect")
 	}
 	if len(stolen) > 0 {
-		t.Errorf("somebody else was asked, with %q", <-stolen)
+		t.Errorf("the client followed the redirect and sent %q", <-stolen)
 	}
 }

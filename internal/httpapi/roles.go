@@ -31,13 +31,13 @@ type Roles struct {
 	LayerTravel  LayerTravel
 }
 
-// Sandboxes are the sandboxes of a store.
+// Sandboxes manages the sandboxes of a store.
 type Sandboxes interface {
 	// Create creates a sandbox. It reads req.Tar before it returns. progress is never nil, does not block, and is
 	// called from one goroutine at a time.
 	Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error)
 	List(ctx context.Context) ([]wire.Sandbox, error)
-	// Sandbox finds a sandbox by name or id.
+	// Sandbox returns a sandbox by name or ID.
 	Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 	Status(ctx context.Context, name string) (wire.StatusResult, error)
 	// SetLife changes how long a sandbox lives, when its processes are stopped, and its labels.
@@ -45,17 +45,16 @@ type Sandboxes interface {
 	// Remove returns the names of the removed sandboxes, even with an error. Without force, a sandbox with running
 	// commands is fault.Conflict.
 	Remove(ctx context.Context, names []string, force bool) ([]string, error)
-	// RemoveWithLedger removes a sandbox with its records; also the records of one that
-	// was removed before, by its id.
+	// RemoveWithLedger removes a sandbox and its records. With the ID of an already removed sandbox, it removes
+	// the records.
 	RemoveWithLedger(ctx context.Context, name string, force bool) error
 	Probe(ctx context.Context) (wire.ProbeReport, error)
 	GC(ctx context.Context, req wire.GCRequest, progress func(wire.Progress)) (wire.GCResult, error)
-	// Verify checks one sandbox, or with name "" the whole store. Damage is a
-	// result, not an error.
+	// Verify checks one sandbox, or the whole store if name is "". Damage is a result, not an error.
 	Verify(ctx context.Context, name string, progress func(wire.Progress)) (wire.VerifyResult, error)
 }
 
-// DiskMeter measures what the home takes on the disk.
+// DiskMeter measures the disk space that the home uses.
 type DiskMeter interface {
 	// DiskUse ends with ctx. progress is never nil.
 	DiskUse(ctx context.Context, progress func(wire.Progress)) (wire.DiskUse, error)
@@ -99,8 +98,8 @@ type Commands interface {
 	// InputExec sends what it reads from r to a running command, at the command's pace, and with eof closes its
 	// stdin.
 	InputExec(ctx context.Context, name, exec string, r io.Reader, eof bool) error
-	// Run starts the supervised command of a sandbox; an Exec with Attach set to
-	// wire.AttachRun is then connected to it, and may go away without harm.
+	// Run starts the supervised command of a sandbox. An Exec with Attach set to wire.AttachRun is connected to
+	// it; it may disconnect without harm.
 	Run(ctx context.Context, name string, req wire.RunRequest) (wire.Run, error)
 }
 
@@ -130,12 +129,11 @@ type Moves interface {
 	Undo(ctx context.Context, name string, req wire.UndoRequest) (wire.MoveResult, error)
 	Redo(ctx context.Context, name string, req wire.RedoRequest) (wire.MoveResult, error)
 	Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error)
-	// Tournament runs candidates in forks and finds the one that wins. When ctx
-	// ends before, it kills them and removes the forks; ctx also ends when the
-	// daemon stops.
+	// Tournament runs candidates in forks and selects a winner. If ctx ends first, it kills the candidates and
+	// removes the forks. ctx also ends when the daemon stops.
 	Tournament(ctx context.Context, name string, req wire.TournamentRequest,
 		progress func(wire.Progress)) (wire.TournamentResult, error)
-	// Trial runs a command in a fork, which is removed then, also when ctx ends.
+	// Trial runs a command in a fork, and removes the fork, even if ctx ends.
 	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
 }
 
@@ -151,8 +149,8 @@ type Feed interface {
 
 // FileOpener opens the files of sandboxes.
 type FileOpener interface {
-	// OpenFiles opens the live files of a sandbox, which is started when it is not
-	// live. It is for one request, which calls Done or Close in the end.
+	// OpenFiles opens the live files of a sandbox, and starts it if it is stopped. The result is for one request,
+	// which must call Done or Close.
 	OpenFiles(ctx context.Context, name string) (Files, error)
 	// OpenPast opens the files of a snapshot. It does not start the sandbox.
 	OpenPast(ctx context.Context, name, ref string) (PastFiles, error)
@@ -168,7 +166,7 @@ type Network interface {
 	FollowNet(ctx context.Context, name string, req wire.NetRequest, yield func(wire.NetEvent) error) error
 	// Why returns the decision of the policy about a destination.
 	Why(ctx context.Context, name string, req wire.WhyRequest) (wire.WhyResult, error)
-	// Allow changes the rules, for processes that run as well.
+	// Allow changes the rules. The change also applies to running processes.
 	Allow(ctx context.Context, name string, req wire.AllowRequest) (wire.AllowResult, error)
 	// Asking returns the pending requests.
 	Asking(ctx context.Context, name string) (wire.NetAsking, error)
@@ -224,8 +222,8 @@ type SignedLog interface {
 	LedgerWitness(ctx context.Context, req wire.LedgerGrowth) (wire.LedgerWitnessed, error)
 }
 
-// Repositories is about the git repository of the host that a sandbox works on. A sandbox that is
-// stopped is started: its own git writes its commits down.
+// Repositories works with the host's git repository of a sandbox. It starts a stopped sandbox, whose own git
+// lists its commits.
 type Repositories interface {
 	// GitDiff compares the sandbox's files with its start.
 	GitDiff(ctx context.Context, name string, req wire.GitDiffRequest) (wire.GitDiff, error)
@@ -241,11 +239,11 @@ type Repositories interface {
 	Rebase(ctx context.Context, name string, req wire.RebaseRequest) (wire.Rebased, error)
 }
 
-// Proposals are the proposals that are sent through git, and those that were received.
+// Proposals sends proposals through git, and receives them.
 type Proposals interface {
 	// Sending returns the references to push for a proposed sandbox.
 	Sending(ctx context.Context, req wire.SendRequest) (wire.Sending, error)
-	// Sent notes that it was.
+	// Sent records that a proposal was pushed.
 	Sent(ctx context.Context, req wire.SentRequest) error
 	// Receive checks a fetched proposal, and stores it if it is valid.
 	Receive(ctx context.Context, req wire.ReceiveRequest) (wire.Received, error)
@@ -261,18 +259,17 @@ type Proposals interface {
 
 // LayerTravel sends and receives the layers of a sandbox.
 type LayerTravel interface {
-	// Packing lists the layers of a sandbox that travel, and PackLayer writes one of them.
+	// Packing lists the layers of a sandbox to transfer, and PackLayer writes one of them.
 	Packing(ctx context.Context, name string) (wire.Packing, error)
 	PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) error
 	// UnpackLayers creates a sandbox from the layers in r.
 	UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error)
 }
 
-// PastFiles are files that can be read. Paths are those of the sandbox, of any bytes
-// but NUL; none leads out of it.
+// PastFiles are readable files. Paths are those of the sandbox, of any bytes except NUL; none leads out of it.
 type PastFiles interface {
 	Stat(path string, follow bool) (wire.FileInfo, error)
-	// List goes depth levels down: 0 is 1, below 0 is all.
+	// List lists depth levels: 0 means 1, a negative depth all.
 	List(ctx context.Context, path string, depth int) (wire.FileList, error)
 	// Open opens a regular file; the caller closes it.
 	Open(path string) (wire.FileInfo, io.ReadSeekCloser, error)
@@ -280,7 +277,7 @@ type PastFiles interface {
 	io.Closer
 }
 
-// LiveFiles are files that change, and can be changed. Paths are as those of PastFiles.
+// LiveFiles are files that can be changed. Paths are as those of PastFiles.
 type LiveFiles interface {
 	WriteFile(ctx context.Context, path string, r io.Reader, opt wire.WriteOptions) (wire.FileInfo, error)
 	Mkdir(path string, mode uint32, parents bool) error
@@ -295,8 +292,8 @@ type LiveFiles interface {
 
 // FileSession is one request's use of the live files of a sandbox.
 type FileSession interface {
-	// OnStop calls fn, once and with the cause, when the sandbox is stopped meanwhile
-	// or the files are closed, until unhook.
+	// OnStop calls fn once, with the cause, if the sandbox is stopped or the files are closed before unhook is
+	// called.
 	OnStop(fn func(cause error)) (unhook func())
 	// Begin names the operation, for the errors of conflicting requests.
 	Begin(what string)
@@ -311,8 +308,7 @@ type Files interface {
 	FileSession
 }
 
-// Sockets are where the line protocol is spoken, one for each sandbox that it was
-// asked for.
+// Sockets are the Unix sockets of the line protocol, at most one for each sandbox.
 type Sockets interface {
 	// OpenSocket opens the socket of a sandbox and returns its path. It exists until it is closed or the sandbox is
 	// removed.
@@ -323,7 +319,7 @@ type Sockets interface {
 
 // Grants adds sandboxes to limited tokens.
 type Grants interface {
-	// Widen adds sandboxes, by id, to those of a token.
+	// Widen adds sandboxes, by ID, to those of a token.
 	Widen(ctx context.Context, tokenID string, sandboxes []string) error
 }
 

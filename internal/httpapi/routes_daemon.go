@@ -15,7 +15,7 @@ type health struct {
 	OK bool `json:"ok" doc:"always true"`
 }
 
-// addDaemon adds what concerns the daemon and not one sandbox.
+// addDaemon adds the operations on the daemon and on the whole store.
 func (s *Server) addDaemon(api huma.API) {
 	plain(s, api, operation("GET", "/healthz", "healthz", "Whether the daemon serves", tagDaemon, 0),
 		func(context.Context, *struct{}) (health, error) { return health{true}, nil })
@@ -56,7 +56,7 @@ func (s *Server) status(ctx context.Context, _ *struct{}) (wire.DaemonStatus, er
 	return st, err
 }
 
-// orZero is what p points to, or nothing was sent.
+// orZero returns what p points to, or the zero value if p is nil.
 func orZero[T any](p *T) T {
 	if p == nil {
 		return *new(T)

@@ -128,11 +128,11 @@ func (s *Server) stream(
 // eventWriter is one of the two forms of a stream of events.
 type eventWriter interface {
 	begin() error
-	// event sends one; kind and id are left out where the form has no place for them.
+	// event sends one event. A form without kinds or IDs omits them.
 	event(kind, id string, v any) error
 }
 
-// eventLines are events as JSON, one a line.
+// eventLines sends events as JSON, one per line.
 type eventLines struct{ w http.ResponseWriter }
 
 func (e *eventLines) begin() error {

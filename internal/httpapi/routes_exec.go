@@ -86,7 +86,7 @@ func (s *Server) addExec(api huma.API) {
 		func(ctx context.Context, in *Running) error { return s.opt.Commands.CancelExec(ctx, in.Name, in.Exec) })
 }
 
-// execInput is how a command is asked for.
+// execInput is the input of the operation that starts a command.
 type execInput struct {
 	Named
 	PTY     bool   `query:"pty" doc:"start the command on a terminal and return a Session to attach to"`
@@ -133,8 +133,8 @@ func describeOutput(api huma.API, op *huma.Operation) {
 				schemaOf[wire.Exit](api), schemaOf[problemDocument](api)}})
 }
 
-// execFrames upgrades the connection and hands its frames to the engine. Errors
-// after the upgrade are Failed frames.
+// execFrames upgrades the connection and passes its frames to the engine. Errors after the upgrade are Failed
+// frames.
 func (s *Server) execFrames(name string, w http.ResponseWriter, r *http.Request) {
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -151,8 +151,8 @@ func (s *Server) execFrames(name string, w http.ResponseWriter, r *http.Request)
 	switch {
 	case errors.Is(err, errGone):
 	case err != nil && s.opt.Base.Err() != nil:
-		// The daemon stops and the command runs on: the client sees a lost
-		// connection, and attaches again to the next daemon.
+		// The daemon stops and the command continues: the client sees a lost connection, and attaches again to
+		// the next daemon.
 	case err != nil:
 		_ = wire.WriteJSON(conn, wire.FrameFailed, s.wireError(r.Method+" "+r.URL.Path, err)) // the client may be gone
 	default:
@@ -200,7 +200,7 @@ func (d *duplex) WatchLoss(lost func()) (stop func()) {
 		}
 	}()
 	return func() {
-		_ = d.SetReadDeadline(time.Unix(1, 0)) // a closed one needs none
+		_ = d.SetReadDeadline(time.Unix(1, 0)) // fails only for a closed connection
 		<-done
 		_ = d.SetReadDeadline(time.Time{})
 	}
@@ -250,7 +250,7 @@ func (s *Server) follow(name string, req wire.ExecRequest, w http.ResponseWriter
 	case !st.out.hasBegun():
 		s.fail(w, r, err)
 	case r.Context().Err() != nil, s.opt.Base.Err() != nil:
-		// The command runs on: the client sees a lost connection, and asks again.
+		// The command continues: the client sees a lost connection, and attaches again.
 	default:
 		_ = st.out.event("error", "", s.problem(r.Method+" "+r.URL.Path, err)) // the client may be gone
 	}
@@ -270,7 +270,7 @@ type eventStream struct {
 	err error  // failed write; guarded by mu until Exec has returned
 }
 
-// Read waits for the client's end, or the engine's.
+// Read blocks until the client disconnects or the engine sets a deadline.
 func (e *eventStream) Read([]byte) (int, error) {
 	select {
 	case <-e.ctx.Done():
@@ -279,7 +279,7 @@ func (e *eventStream) Read([]byte) (int, error) {
 	return 0, errGone
 }
 
-// WatchLoss calls lost when the client goes away before stop is called.
+// WatchLoss calls lost if the client disconnects before stop is called.
 func (e *eventStream) WatchLoss(lost func()) (stop func()) {
 	unhook := context.AfterFunc(e.ctx, lost)
 	return func() { unhook() }
@@ -317,7 +317,7 @@ func (e *eventStream) Write(frame []byte) (int, error) {
 	return len(frame), nil
 }
 
-// e.mu is held.
+// started processes a Started frame. e.mu is held.
 func (e *eventStream) started(p []byte) error {
 	var m wire.Started
 	if err := json.Unmarshal(p, &m); err != nil {
@@ -332,7 +332,7 @@ func (e *eventStream) started(p []byte) error {
 	return e.out.event("started", strconv.FormatInt(m.Offset, 10), m)
 }
 
-// e.mu is held.
+// dropped processes a Dropped frame. e.mu is held.
 func (e *eventStream) dropped(p []byte) error {
 	var m wire.Dropped
 	if err := json.Unmarshal(p, &m); err != nil {
@@ -349,7 +349,7 @@ func (e *eventStream) give(name string, offset int64, out wire.Output) error {
 	return e.out.event(name, strconv.FormatInt(offset, 10), out)
 }
 
-// exit is the last event.
+// exit sends the last event.
 func (e *eventStream) exit(x wire.Exit) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

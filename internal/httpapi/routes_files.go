@@ -21,22 +21,21 @@ import (
 )
 
 // The routes of files. A path is a query parameter, percent-encoded, of any bytes.
-// With at=REF the files of that snapshot are read, and nothing is started.
+// With at=REF, the files of a snapshot are read, without starting the sandbox.
 
-// AtPath is the input of an operation on one path, which is read by onePath: its
-// bytes may be any.
+// AtPath is the input of an operation on one path. onePath reads the path, since it may have any bytes.
 type AtPath struct {
 	Named
 	Path string `query:"path" doc:"path of the file, percent-encoded; any bytes are valid; / is the root directory"`
 }
 
-// PastPath is AtPath, of the present or of a snapshot.
+// PastPath is the input of an operation on one path of the live files or of a snapshot.
 type PastPath struct {
 	AtPath
 	At string `query:"at" doc:"read from this snapshot, without starting the sandbox"`
 }
 
-// addFiles adds them.
+// addFiles adds the operations on files.
 func (s *Server) addFiles(api huma.API) {
 	files := func(method, path, id, summary string, scope auth.Scope) huma.Operation {
 		return operation(method, box+"/files"+path, id, summary, tagFiles, scope)
@@ -122,7 +121,7 @@ func (s *Server) addFiles(api huma.API) {
 	takes(api, op, "the archive", map[string]*huma.MediaType{asTar: {Schema: binary()}})
 }
 
-// asTar is an archive, which may be compressed by gzip or zstd where it is sent.
+// asTar is an archive. In a request it may be compressed with gzip or zstd.
 const asTar = "application/x-tar"
 
 // reply answers with one JSON document, or a problem.
@@ -138,10 +137,10 @@ func (s *Server) reply(w http.ResponseWriter, r *http.Request, v any, err error)
 	send(w, http.StatusOK, asJSON, b)
 }
 
-// boolParam gives a parameter of the query that is true or false.
+// boolParam returns a boolean parameter of the query.
 func boolParam(r *http.Request, key string) bool { return r.URL.Query().Get(key) == "true" }
 
-// onePath gives the parameter path.
+// onePath returns the parameter path.
 func onePath(r *http.Request) (string, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -155,7 +154,7 @@ func onePath(r *http.Request) (string, error) {
 	return q.Get("path"), nil
 }
 
-// reading opens what a request reads from.
+// reading opens the files that a request reads.
 func (s *Server) reading(r *http.Request) (PastFiles, string, error) {
 	p, err := onePath(r)
 	if err != nil {
@@ -172,7 +171,7 @@ func (s *Server) reading(r *http.Request) (PastFiles, string, error) {
 	return f, p, err
 }
 
-// writing opens what a request writes to.
+// writing opens the files that a request changes.
 func (s *Server) writing(r *http.Request, verb string) (Files, string, error) {
 	p, err := onePath(r)
 	if err != nil {
@@ -185,7 +184,7 @@ func (s *Server) writing(r *http.Request, verb string) (Files, string, error) {
 	return f, p, err
 }
 
-// name is a path as people write it.
+// name returns a path in the form for messages.
 func name(p string) string {
 	if t := strings.Trim(p, "/"); t != "" {
 		return t
@@ -193,13 +192,12 @@ func name(p string) string {
 	return "/"
 }
 
-// endWith gives a context that also ends when the sandbox of the files is stopped.
-// With w that ends what waits for the client, too. end takes it back, before the
-// files are closed.
+// endWith returns a context that also ends when the sandbox of the files is stopped. If w is not nil, this also
+// unblocks reads from and writes to the client. The caller must call end before it closes the files.
 func endWith(ctx context.Context, f PastFiles, w http.ResponseWriter) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	session, ok := f.(FileSession)
-	if !ok { // a snapshot, which stays as it is
+	if !ok { // a snapshot, which does not change
 		return ctx, func() { cancel(nil) }
 	}
 	unhook := session.OnStop(func(cause error) {
@@ -208,7 +206,7 @@ func endWith(ctx context.Context, f PastFiles, w http.ResponseWriter) (_ context
 			return
 		}
 		rc := http.NewResponseController(w)
-		_ = rc.SetReadDeadline(time.Unix(1, 0)) // where there is none, the client's own end it
+		_ = rc.SetReadDeadline(time.Unix(1, 0)) // if deadlines are not supported, the client's own timeouts end it
 		_ = rc.SetWriteDeadline(time.Unix(1, 0))
 	})
 	return ctx, func() {
@@ -245,7 +243,7 @@ func (s *Server) fileList(r *http.Request) (any, error) {
 	return f.List(ctx, p, depth)
 }
 
-// harmless makes a browser keep what it gets, and run nothing of it.
+// harmless sets headers that make a browser save the content, and run none of it.
 func harmless(h http.Header, kind, filename string) {
 	h.Set("Content-Type", kind)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -255,7 +253,7 @@ func harmless(h http.Header, kind, filename string) {
 	h.Set("Content-Disposition", "attachment; filename*=UTF-8''"+attrChars(filename))
 }
 
-// attrChars encodes a value as RFC 8187 has it.
+// attrChars encodes a value of a header parameter (RFC 8187).
 func attrChars(s string) string {
 	const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+-.^_`|~"
 	var b strings.Builder
@@ -287,14 +285,14 @@ func (s *Server) fileRead(w http.ResponseWriter, r *http.Request) {
 	harmless(w.Header(), asBytes, path.Base(p))
 	w.Header().Set("ETag", info.ETag)
 	w.Header().Set("Coppice-Mode", fmt.Sprintf("%04o", info.Mode))
-	// The time is left to the ETag: a sandbox can set any.
+	// No modification time is sent, only the ETag: a sandbox can set any time.
 	http.ServeContent(&wide{w}, r, "", time.Time{}, body)
 }
 
-// wide copies with a larger buffer than net/http does.
+// wide copies with a larger buffer than net/http.
 type wide struct{ http.ResponseWriter }
 
-// ReadFrom is found by io.CopyN.
+// ReadFrom is called by io.CopyN.
 func (w *wide) ReadFrom(r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w.ResponseWriter}, struct{ io.Reader }{r}, make([]byte, 512<<10))
 }
@@ -361,7 +359,7 @@ func (s *Server) fileWrite(w http.ResponseWriter, r *http.Request) {
 	send(w, http.StatusOK, asJSON, b)
 }
 
-// failMatch is fail, with the status of a condition that does not hold.
+// failMatch is fail, with status 412 if a condition of the request does not hold.
 func (s *Server) failMatch(w http.ResponseWriter, r *http.Request, opt wire.WriteOptions, err error) {
 	if opt.Match != "" && fault.Is(err, fault.Conflict) || opt.New && fault.Is(err, fault.Exists) {
 		p := s.problem(r.Method+" "+r.URL.Path, err)
@@ -394,7 +392,7 @@ func (s *Server) removeFile(r *http.Request) error {
 	if err != nil && !recursive {
 		return err
 	}
-	// Part of a tree may be gone also after an error.
+	// Part of a tree may be removed even after an error.
 	return errors.Join(err, f.Done(r.Context(), "remove "+name(p)))
 }
 
@@ -432,7 +430,7 @@ func (s *Server) fileMove(ctx context.Context, box string, req wire.MoveRequest)
 	return info, f.Done(ctx, "move "+name(from)+" to "+name(to))
 }
 
-// watchPatience is how long a client may take to read an event.
+// watchPatience is the timeout for a client to read an event.
 const watchPatience = 15 * time.Second
 
 func (s *Server) fileWatch(w http.ResponseWriter, r *http.Request) {
@@ -468,8 +466,8 @@ func (s *Server) fileWatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tarRead answers with an archive. An error that comes when part of it was sent is
-// in the trailer Coppice-Error, and cuts the archive short.
+// tarRead answers with an archive. An error after the first byte is in the trailer Coppice-Error, and truncates
+// the archive.
 func (s *Server) tarRead(w http.ResponseWriter, r *http.Request) {
 	f, p, err := s.reading(r)
 	if err != nil {

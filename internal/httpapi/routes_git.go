@@ -22,13 +22,13 @@ type GitPaths struct {
 	Onto    string `query:"onto" doc:"with pending, the onto of an earlier GitDiff; the default is the branch now"`
 }
 
-// request asks for the difference.
+// request returns the request for the difference.
 func (p *GitPaths) request(stat bool) wire.GitDiffRequest {
 	return wire.GitDiffRequest{Paths: p.Paths, Stat: stat, Work: p.Work, Pending: p.Pending, Onto: p.Onto}
 }
 
-// addGit adds the operations on a sandbox's repository of the host. Reading needs more than the scope read: it runs
-// the sandbox's git, and writes objects to the host's repository.
+// addGit adds the operations on the host's repository of a sandbox. Reading requires more than the scope read: it
+// runs the sandbox's git, and writes objects to the host's repository.
 func (s *Server) addGit(api huma.API) {
 	const at = box + "/git"
 	plain(s, api,
@@ -52,7 +52,7 @@ func (s *Server) addGit(api huma.API) {
 			tagGit, auth.Admin)), s.gitApply)
 }
 
-// gitApply changes files of the host, outside of sandboxes. A limited token may not do that.
+// gitApply applies changes to the host, outside of sandboxes. A limited token may not do that.
 func (s *Server) gitApply(ctx context.Context, in *struct {
 	Named
 	Body wire.GitApplyRequest

@@ -19,13 +19,13 @@ type Node struct {
 	Ref string `path:"ref" doc:"a reference to a snapshot"`
 }
 
-// sent is the input of an operation with a document that must be there.
+// sent is the input of an operation with a required document.
 type sent[T any] struct {
 	Named
 	Body T
 }
 
-// maySend is the input of an operation with a document that need not be there.
+// maySend is the input of an operation with an optional document.
 type maySend[T any] struct {
 	Named
 	Body *T
@@ -128,7 +128,7 @@ func (s *Server) addHistory(api huma.API) {
 		})
 }
 
-// diffInput is how two states are compared.
+// diffInput selects the two states to compare.
 type diffInput struct {
 	Named
 	A     string   `query:"a" doc:"a reference; the default is HEAD, and with other the live state"`

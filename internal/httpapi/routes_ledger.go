@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// askedRecords says which records are wanted.
+// askedRecords selects records.
 type askedRecords struct {
 	Named
 	From  int64    `query:"from" doc:"the number of the first record to return"`
@@ -36,7 +36,7 @@ func (in *askedRecords) request() (wire.LedgerRequest, error) {
 	return req, nil
 }
 
-// addLedger adds what shows and proves what is recorded.
+// addLedger adds the operations on records.
 func (s *Server) addLedger(api huma.API) {
 	const at = box + "/ledger"
 	plain(s, api, operation("GET", at, "ledger", "List the records of a sandbox", tagLedger, auth.Read),
@@ -120,7 +120,7 @@ func (s *Server) addLedger(api huma.API) {
 		})
 }
 
-// addWitness adds what keys and witnesses need.
+// addWitness adds the operations on keys and witnesses.
 func (s *Server) addWitness(api huma.API) {
 	plain(s, api,
 		operation("GET", "/v1/ledger/keys", "ledgerKeys", "List the verifier keys of the log, and of this host as a witness",
@@ -164,7 +164,7 @@ func (s *Server) ledgerEvents(in *askedRecords, w http.ResponseWriter, r *http.R
 	})
 }
 
-// namedBlob is a capture of a sandbox.
+// namedBlob is the input of an operation on a capture of a sandbox.
 type namedBlob struct {
 	Named
 	Blob string `path:"blob" doc:"the name of the capture"`
@@ -178,16 +178,16 @@ func (s *Server) ledgerBlob(in *namedBlob, w http.ResponseWriter, r *http.Reques
 		return
 	}
 	harmless(w.Header(), asBytes, "output")
-	_, _ = w.Write(content) // its reader has gone
+	_, _ = w.Write(content) // the client may be gone
 }
 
-// askedBundle says whose bundle is wanted, and for whom.
+// askedBundle selects the records of a bundle.
 type askedBundle struct {
 	Named
 	From []int64 `query:"from" doc:"earlier sizes of the log, separated by commas, to prove growth from"`
 }
 
-// ledgerBundle sends a bundle. What fails after its first byte comes in the trailer.
+// ledgerBundle sends a bundle. An error after the first byte is in the trailer.
 func (s *Server) ledgerBundle(in *askedBundle, w http.ResponseWriter, r *http.Request) {
 	out := &begun{w: w, start: func() {
 		harmless(w.Header(), asTar, "ledger.tar")

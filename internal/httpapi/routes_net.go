@@ -87,7 +87,7 @@ type answering struct {
 	Body wire.AnswerRequest
 }
 
-// netApprove needs the rights of allow.
+// netApprove requires the same rights as netAllow.
 func (s *Server) netApprove(ctx context.Context, in *answering) (wire.AnswerResult, error) {
 	if limited(auth.From(ctx)) {
 		return wire.AnswerResult{}, fault.New(fault.Denied, "a token that is limited to some "+

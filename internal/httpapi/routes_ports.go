@@ -25,7 +25,7 @@ const PortProtocol = "coppice-port"
 
 // Previews makes links to ports.
 type Previews interface {
-	// Preview makes one that is good for ttl; 0 is the usual time.
+	// Preview creates a link that is valid for ttl; 0 is the default duration.
 	Preview(ctx context.Context, name string, port int, ttl time.Duration) (wire.PreviewResult, error)
 }
 
@@ -42,7 +42,7 @@ func (in *AtPort) check() error {
 	return nil
 }
 
-// addPorts adds what shows the ports of a sandbox, leads to them and makes links.
+// addPorts adds the operations on the ports of a sandbox.
 func (s *Server) addPorts(api huma.API) {
 	const at = box + "/ports"
 	plain(s, api,
@@ -83,7 +83,7 @@ func (s *Server) preview(ctx context.Context, in *struct {
 	return s.opt.Previews.Preview(ctx, in.Name, in.Port, time.Duration(req.TTLMS)*time.Millisecond)
 }
 
-// connect upgrades the connection to one to a port, once that is there.
+// connect upgrades the connection to a raw connection to a port, once the port has been dialed.
 func (s *Server) connect(in *AtPort, w http.ResponseWriter, r *http.Request) {
 	if err := in.check(); err != nil {
 		s.fail(w, r, err)
@@ -125,13 +125,12 @@ func (s *Server) dialPort(ctx context.Context, in *AtPort) (net.Conn, error) {
 	return s.opt.PortDialer.DialPort(ctx, in.Name, in.Port)
 }
 
-// halfIdle is how long a port may be silent to a client that will say no more: it may
-// be gone altogether, which looks the same.
+// halfIdle is how long a port may be silent after the client has closed its half. The client may have
+// disconnected completely, which looks the same.
 const halfIdle = 10 * time.Minute
 
-// join carries bytes both ways between a client, the first of whose bytes may lie in
-// r, and a port, until both ways have ended, one has failed, or the daemon stops. It
-// closes both.
+// join copies bytes in both directions between a client and a port, until both directions have ended, one has
+// failed, or the daemon stops. r may hold the first bytes from the client. join closes both connections.
 func (s *Server) join(client net.Conn, r *bufio.Reader, inner net.Conn) {
 	end := func() {
 		client.Close()
@@ -140,7 +139,7 @@ func (s *Server) join(client net.Conn, r *bufio.Reader, inner net.Conn) {
 	defer end()
 	unhook := context.AfterFunc(s.opt.Base, end)
 	defer unhook()
-	var half atomic.Bool // the client will say no more
+	var half atomic.Bool // the client has closed its half
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -149,7 +148,7 @@ func (s *Server) join(client net.Conn, r *bufio.Reader, inner net.Conn) {
 			_, err = io.Copy(inner, client)
 		}
 		half.Store(true)
-		_ = inner.SetReadDeadline(time.Now().Add(halfIdle)) // a closed one needs none
+		_ = inner.SetReadDeadline(time.Now().Add(halfIdle)) // fails only for a closed connection
 		if !finish(inner, err) {
 			end()
 		}
@@ -160,7 +159,7 @@ func (s *Server) join(client net.Conn, r *bufio.Reader, inner net.Conn) {
 	<-done
 }
 
-// copyOut carries what a port says to the client, until its end.
+// copyOut copies the output of a port to the client.
 func copyOut(client io.Writer, inner net.Conn, half *atomic.Bool) error {
 	buf := make([]byte, 64<<10)
 	for {
@@ -170,7 +169,7 @@ func copyOut(client io.Writer, inner net.Conn, half *atomic.Bool) error {
 				return err
 			}
 			if half.Load() {
-				_ = inner.SetReadDeadline(time.Now().Add(halfIdle)) // a closed one needs none
+				_ = inner.SetReadDeadline(time.Now().Add(halfIdle)) // fails only for a closed connection
 			}
 		}
 		switch {
@@ -182,8 +181,8 @@ func copyOut(client io.Writer, inner net.Conn, half *atomic.Bool) error {
 	}
 }
 
-// finish ends one way of a connection when all was written to it; false when the whole
-// of it is to be ended.
+// finish closes one direction of a connection after all bytes were written. It returns false if the whole
+// connection must be closed.
 func finish(to net.Conn, err error) bool {
 	half, ok := to.(interface{ CloseWrite() error })
 	return err == nil && ok && half.CloseWrite() == nil

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// addProcesses adds what shows the processes of a sandbox, and signals them.
+// addProcesses adds the operations that list the processes of a sandbox, and signal them.
 func (s *Server) addProcesses(api huma.API) {
 	const at = box + "/processes"
 	plain(s, api, operation("GET", at, "listProcesses", "List the processes of a sandbox, by pid", tagExec, auth.Read),

@@ -120,7 +120,7 @@ type listInput struct {
 	Filter []string `query:"filter,explode" doc:"only sandboxes that satisfy KEY=VALUE: see docs/api.md; repeatable"`
 }
 
-// Resolve implements huma.Resolver. It refuses what huma ignores, an empty filter and an unknown parameter: the
+// Resolve implements huma.Resolver. It rejects what huma ignores, an empty filter and an unknown parameter: the
 // answer would list all sandboxes, and the client may remove what it lists.
 func (*listInput) Resolve(ctx huma.Context) (errs []error) {
 	u := ctx.URL()

@@ -25,22 +25,21 @@ import (
 )
 
 const (
-	// tokenLife is how long a token for a terminal can be used.
+	// tokenLife is the lifetime of a token for a terminal.
 	tokenLife = time.Minute
-	// maxTokens is how many may wait to be used, in all, and maxOwnTokens of them
-	// for one caller.
+	// maxTokens is the maximum number of unused tokens, and maxOwnTokens that of one caller.
 	maxTokens    = 1024
 	maxOwnTokens = 64
 	// maxMessage is the largest message that a terminal's client may send, in bytes.
 	maxMessage = 64 << 10
-	// pingEvery is how often is looked whether a terminal's client is there, and
-	// pongWithin how long it may take to say so, or to take what it is sent.
+	// pingEvery is the interval of pings to a terminal's client. pongWithin is its timeout for the answer, and
+	// for each message that it is sent.
 	pingEvery  = 30 * time.Second
 	pongWithin = 20 * time.Second
 )
 
-// A session's id is made of those of its sandbox and its command, so that nothing
-// need be remembered of it.
+// sessionMark joins the IDs of the sandbox and the command to the ID of a session, so that sessions need no
+// state.
 const sessionMark = "."
 
 func sessionID(sandbox, exec string) string { return sandbox + sessionMark + exec }
@@ -54,22 +53,22 @@ func parseSession(id string) (sandbox, exec string, err error) {
 	return sandbox, exec, nil
 }
 
-// ticket is a token that waits to be used.
+// ticket is an unused token.
 type ticket struct {
 	session  string
 	readOnly bool
-	caller   string            // the bearer token of who asked; "" is the owner
+	caller   string            // the bearer token of the client that requested it; "" is the owner
 	sum      [sha256.Size]byte // of the token
 	expires  time.Time
 }
 
-// sessions are the tokens for terminals. They are gone with the daemon.
+// sessions are the unused tokens for terminals. They exist only in memory.
 type sessions struct {
 	mu      sync.Mutex
 	tickets []ticket // guarded by mu
 }
 
-// issue makes a token for a caller.
+// issue creates a token for a caller.
 func (s *sessions) issue(
 	session, caller string, readOnly bool, now time.Time,
 ) (token string, expires time.Time, err error) {
@@ -97,8 +96,8 @@ func (s *sessions) issue(
 	return token, expires, nil
 }
 
-// redeem takes a token away; false when there is none such for the session, or it
-// has expired. It takes the same time wherever a token is wrong.
+// redeem removes a token and returns it. ok is false if the session has no such token, or the token has expired.
+// The comparison takes constant time.
 func (s *sessions) redeem(session, token string, now time.Time) (t ticket, ok bool) {
 	sum := sha256.Sum256([]byte(token))
 	s.mu.Lock()
@@ -118,7 +117,7 @@ func (s *sessions) redeem(session, token string, now time.Time) (t ticket, ok bo
 	return t, true
 }
 
-// sweep drops what has expired. s.mu is held.
+// sweep removes expired tokens. s.mu is held.
 func (s *sessions) sweep(now time.Time) {
 	s.tickets = slices.DeleteFunc(s.tickets, func(t ticket) bool { return !now.Before(t.expires) })
 }
@@ -139,7 +138,7 @@ func (s *Server) startSession(ctx context.Context, name string, req wire.ExecReq
 	return wire.Session{ID: sessionID(sb.ID, x.ID), Exec: x.ID, Sandbox: sb.ID}, err
 }
 
-// addSessions adds terminals.
+// addSessions adds the operations on terminals.
 func (s *Server) addSessions(api huma.API) {
 	ask := each(operation("POST", "/v1/sessions/{id}/attach", "attachSession",
 		"Create a token to attach to a session, once, within a minute", tagExec, auth.Read))
@@ -211,7 +210,7 @@ func (s *Server) attach(id, token string, w http.ResponseWriter, r *http.Request
 			WithHint("create another one with: POST /v1/sessions/%s/attach", id))
 		return
 	}
-	// Who was let in by a bearer token before goes when that does.
+	// A session that a bearer token created ends when that token is revoked.
 	who, done, err := auth.As(r.Context(), t.caller)
 	if err != nil {
 		s.fail(w, r, err)
@@ -225,11 +224,11 @@ func (s *Server) attach(id, token string, w http.ResponseWriter, r *http.Request
 func (s *Server) terminal(sandbox, exec string, readOnly bool, w http.ResponseWriter, r *http.Request) {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{OriginPatterns: s.opt.Origins})
 	if err != nil {
-		return // it has answered
+		return // Accept has answered
 	}
 	defer s.metrics.streaming()()
 	conn.SetReadLimit(maxMessage)
-	ctx, cancel := s.bounded(context.WithoutCancel(r.Context())) // a hijacked request's own tells nothing
+	ctx, cancel := s.bounded(context.WithoutCancel(r.Context())) // it does not end with a hijacked connection
 	defer cancel()
 	t := newTerminal(ctx, conn)
 	req := wire.ExecRequest{Attach: exec, Keep: true, ReadOnly: readOnly, TTY: true}
@@ -249,7 +248,7 @@ func (s *Server) terminal(sandbox, exec string, readOnly bool, w http.ResponseWr
 	}
 }
 
-// terminal is what the engine sees of a terminal at the other end of a WebSocket.
+// terminal is the engine's view of a terminal behind a WebSocket.
 type terminal struct {
 	ctx  context.Context
 	stop context.CancelFunc
@@ -268,7 +267,7 @@ func newTerminal(ctx context.Context, conn *websocket.Conn) *terminal {
 	return t
 }
 
-// receive makes frames of what the client sends.
+// receive converts the client's messages to frames.
 func (t *terminal) receive(frames io.Writer) error {
 	for {
 		kind, p, err := t.conn.Read(t.ctx)
@@ -286,8 +285,7 @@ func (t *terminal) receive(frames io.Writer) error {
 	}
 }
 
-// control makes frames of a text message; what is none of ours is ignored: a newer
-// client may send it.
+// control converts a text message to frames. It ignores unknown fields, which a newer client may send.
 func control(frames io.Writer, p []byte) error {
 	var c wire.TerminalControl
 	_ = json.Unmarshal(p, &c)
@@ -301,7 +299,7 @@ func control(frames io.Writer, p []byte) error {
 	return errors.Join(errs...)
 }
 
-// ping finds out that a client is gone which did not say so.
+// ping closes the connection if the client does not answer.
 func (t *terminal) ping() {
 	every := time.NewTicker(pingEvery)
 	defer every.Stop()
@@ -315,7 +313,7 @@ func (t *terminal) ping() {
 		err := t.conn.Ping(ctx)
 		cancel()
 		if err != nil {
-			_ = t.conn.CloseNow() // receive ends, and so does everything
+			_ = t.conn.CloseNow() // receive fails, which ends everything
 			return
 		}
 	}
@@ -324,7 +322,7 @@ func (t *terminal) ping() {
 // Read implements io.Reader.
 func (t *terminal) Read(p []byte) (int, error) { return t.in.Read(p) }
 
-// SetReadDeadline ends Read: the engine sets none but one that has passed.
+// SetReadDeadline ends Read: the engine only sets deadlines that have passed.
 func (t *terminal) SetReadDeadline(time.Time) error { return t.in.CloseWithError(errGone) }
 
 // Write processes one frame.
@@ -357,14 +355,14 @@ func (t *terminal) tell(c wire.TerminalControl) error {
 	return t.send(websocket.MessageText, b)
 }
 
-// send gives up on a client that does not take what it is sent.
+// send closes the connection to a client that does not read in time.
 func (t *terminal) send(kind websocket.MessageType, p []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), pongWithin)
 	defer cancel()
 	return t.conn.Write(ctx, kind, p)
 }
 
-// end lets go of the connection, and waits until nobody uses it.
+// end closes the connection, and waits until no goroutine uses it.
 func (t *terminal) end() {
 	t.in.Close()
 	t.stop()

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Tokens are how callers over TCP are known. All errors carry a fault.Kind.
+// Tokens manages the tokens of callers over TCP. All errors carry a fault.Kind.
 type Tokens interface {
 	Create(ctx context.Context, req wire.TokenRequest) (wire.TokenResult, error)
 	List(ctx context.Context) ([]wire.Token, error)

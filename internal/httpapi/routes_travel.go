@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/auth"
 )
 
-// addTravel adds what proposals travel by. They are the owner's: they are about any
-// repository that the daemon's user has.
+// addTravel adds the operations that send and receive proposals. Only the owner may use them: they work with any
+// repository of the daemon's user.
 func (s *Server) addTravel(api huma.API) {
 	const at = "/v1/proposals"
 	plain(s, api,
@@ -63,7 +63,7 @@ func (s *Server) addTravel(api huma.API) {
 		})
 }
 
-// addPacked adds what layers travel by that are no part of a repository.
+// addPacked adds the operations that send and receive the layers that are not part of a repository.
 func (s *Server) addPacked(api huma.API, at string) {
 	plain(s, api,
 		operation("GET", at+"/layers", "packedLayers", "List the layers of a sandbox to push", tagGit, auth.Admin),

@@ -23,19 +23,17 @@ type Options struct {
 	Roles
 	// Status returns the state of the daemon; the server fills in the numbers of sandboxes.
 	Status func() wire.DaemonStatus
-	// Sockets opens and closes the sockets of the line protocol; nil has none.
+	// Sockets opens and closes the sockets of the line protocol; nil: unsupported.
 	Sockets Sockets
-	// MCP serves the Model Context Protocol, each caller as itself; nil serves none.
+	// MCP serves the Model Context Protocol, with each caller's own rights; nil: not served.
 	MCP http.Handler
-	// Tokens are made and revoked by it; nil has none.
+	// Tokens creates and revokes tokens; nil: unsupported.
 	Tokens Tokens
-	// Previews makes links to ports; nil makes none.
+	// Previews creates links to ports; nil: unsupported.
 	Previews Previews
-	// Grants widens limited tokens by the forks that they make; nil: such forks
-	// are refused.
+	// Grants adds forks to the limited token that created them; nil: such forks are refused.
 	Grants Grants
-	// Answers keeps answers for requests that come again; nil: an Idempotency-Key
-	// is refused.
+	// Answers stores answers for repeated requests; nil: an Idempotency-Key is refused.
 	Answers Answers
 	// Single is the name or ID of a sandbox whose operations are also served without /sandboxes/{name}: /v1/head,
 	// /v1/log and so on; "" for none.
@@ -44,28 +42,28 @@ type Options struct {
 	Origins []string
 	// Admission makes costly requests wait for memory; nil admits all.
 	Admission *admission.Gate
-	// Base is the context of execs: it outlives their requests.
+	// Base is the context of commands, which outlive their requests.
 	Base context.Context
-	// Log gets internal errors; nil is slog.Default().
+	// Log receives internal errors; nil is slog.Default().
 	Log *slog.Logger
 }
 
-// Server is the http.Handler of the API. A request needs a principal in its
-// context (see package auth), but for the few operations that are open to all.
+// Server is the http.Handler of the API. A request needs a principal in its context (see package auth), except
+// for the few operations that are open to all.
 type Server struct {
 	opt    Options
 	mux    *http.ServeMux
 	active atomic.Int64
-	last   atomic.Int64 // unix nanoseconds of the last end of a request
+	last   atomic.Int64 // unix nanoseconds of the end of the last request
 
-	costs    map[string]int64 // of operations; not changed after New
+	costs    map[string]int64 // by operation ID; not changed after New
 	metrics  *metrics
 	replays  replays
 	sessions sessions
 	document func() []byte // the OpenAPI document
 }
 
-// New makes a Server. Every role must be set.
+// New returns a Server. Every role must be set.
 func New(opt Options) *Server {
 	if opt.Base == nil {
 		opt.Base = context.Background()
@@ -131,13 +129,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(m, r)
 }
 
-// route notes an operation for the metrics.
+// route adds an operation to the metrics.
 func (s *Server) route(op *huma.Operation) {
 	s.metrics.add(op.Method+" "+op.Path, op.Metadata[metaStream] != nil)
 }
 
-// single finds the operations of the one sandbox that a server was started for
-// where there is no other.
+// single rewrites a path without /sandboxes/{name} to the sandbox of Options.Single.
 func (s *Server) single(r *http.Request) *http.Request {
 	rest, ok := strings.CutPrefix(r.URL.EscapedPath(), "/v1/")
 	if s.opt.Single == "" || !ok {

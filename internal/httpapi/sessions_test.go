@@ -23,22 +23,22 @@ func TestTerminalToken_IsSingleUseAndExpires(t *testing.T) {
 	}
 	a, b := issue("a.x1", false), issue("a.x1", true)
 	if _, ok := s.redeem("b.x1", a, now); ok {
-		t.Error("another session's was taken")
+		t.Error("the token of another session was accepted")
 	}
 	if _, ok := s.redeem("a.x1", "", now); ok {
-		t.Error("none was taken")
+		t.Error("an empty token was accepted")
 	}
 	if got, ok := s.redeem("a.x1", a, now); !ok || got.readOnly || got.caller != "t" {
-		t.Error("it was refused, or is for looking on")
+		t.Error("the token was refused, or is read-only")
 	}
 	if _, ok := s.redeem("a.x1", a, now); ok {
-		t.Error("it was taken twice")
+		t.Error("the token was accepted twice")
 	}
 	if _, ok := s.redeem("a.x1", b, now.Add(time.Minute)); ok {
-		t.Error("it was taken late")
+		t.Error("an expired token was accepted")
 	}
 	if len(s.tickets) != 0 {
-		t.Errorf("%d are left", len(s.tickets))
+		t.Errorf("%d tokens are left", len(s.tickets))
 	}
 	for i := range maxTokens / maxOwnTokens {
 		caller := strconv.Itoa(i)
@@ -48,18 +48,17 @@ func TestTerminalToken_IsSingleUseAndExpires(t *testing.T) {
 			}
 		}
 		if _, _, err := s.issue("a.x1", caller, true, now); !fault.Is(err, fault.Conflict) {
-			t.Errorf("one too many for one: %v", err)
+			t.Errorf("one token too many for one caller: %v", err)
 		}
 	}
 	if _, _, err := s.issue("a.x1", "t", true, now); !fault.Is(err, fault.Conflict) {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one token too many in all: %v", err)
 	}
 	now = now.Add(time.Minute)
 	issue("a.x1", true)
 }
 
-// FuzzSession: what names a session is taken apart as it was put together, or is
-// none.
+// FuzzSession checks that a session ID parses to its parts, or is refused.
 func FuzzSession(f *testing.F) {
 	for _, s := range []string{"", ".", "a.x1", "a.b.c", "a", "../x.y"} {
 		f.Add(s)
@@ -75,7 +74,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// FuzzControl: a text message makes frames, or nothing.
+// FuzzControl checks that a text message becomes valid frames, or nothing.
 func FuzzControl(f *testing.F) {
 	f.Add([]byte(`{"resize":{"cols":80,"rows":24},"signal":"INT"}`))
 	f.Add([]byte(`[`))

@@ -15,15 +15,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// heartbeat is how often a stream of Server-Sent Events says that it is there.
+// heartbeat is the interval of comments in a stream of Server-Sent Events that keep the connection alive.
 const heartbeat = 15 * time.Second
 
-// lastEventID is the header in which a client says what it has seen.
+// lastEventID is the header with the ID of the last event that the client has received.
 const lastEventID = "Last-Event-ID"
 
-// sse writes Server-Sent Events. Nothing is sent before the first one, so an early
-// error is a plain problem document. A Write waits for the client, and nothing else
-// does. Its methods may be called from several goroutines.
+// sse writes Server-Sent Events. It sends nothing before the first event, so that an early error is a problem
+// document. Only writes wait for the client. Its methods are safe for concurrent use.
 type sse struct {
 	w http.ResponseWriter
 
@@ -40,7 +39,7 @@ func (s *sse) begin() error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// header is sent once. s.mu is held.
+// header sends the header once. s.mu is held.
 func (s *sse) header() {
 	if s.begun {
 		return
@@ -49,7 +48,7 @@ func (s *sse) header() {
 	h := s.w.Header()
 	h.Set("Content-Type", asEvents)
 	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // a proxy that collects answers would hold it up
+	h.Set("X-Accel-Buffering", "no") // otherwise a proxy may buffer the events
 	s.w.WriteHeader(http.StatusOK)
 }
 
@@ -60,7 +59,7 @@ func (s *sse) hasBegun() bool {
 	return s.begun
 }
 
-// event sends one event with v as JSON. id "" sends none.
+// event sends one event with v as JSON. If id is "", no ID is sent.
 func (s *sse) event(name, id string, v any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +74,8 @@ func (s *sse) event(name, id string, v any) error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// encodeEvent writes one event. JSON has no line's end in it, so one line of data
-// is enough; names and ids are ours.
+// encodeEvent writes one event. JSON contains no newline, so one line of data suffices. Names and IDs are set by
+// this package.
 func encodeEvent(b *bytes.Buffer, name, id string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -94,8 +93,7 @@ func encodeEvent(b *bytes.Buffer, name, id string, v any) error {
 	return nil
 }
 
-// beat sends a comment now and then, once the stream has begun, until stop is
-// called.
+// beat sends a comment at each heartbeat, once the stream has begun, until stop is called.
 func (s *sse) beat(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -123,12 +121,12 @@ func (s *sse) comment() {
 	if !s.begun {
 		return
 	}
-	_, _ = s.w.Write([]byte(": here\n\n")) // the next event finds out
+	_, _ = s.w.Write([]byte(": here\n\n")) // the next event returns the error
 	_ = http.NewResponseController(s.w).Flush()
 }
 
-// resumeAt reads where a stream of output is to go on: after the event that the
-// client saw last, else at an offset that it asks for.
+// resumeAt returns where a stream of output resumes: after the last event that the client received, else at the
+// requested offset.
 func resumeAt(last string, offset int64) (int64, error) {
 	if last == "" {
 		return offset, nil
@@ -141,7 +139,7 @@ func resumeAt(last string, offset int64) (int64, error) {
 	return int64(n), nil
 }
 
-// parseID reads the id of an event: a number without a sign.
+// parseID parses the ID of an event, a number without a sign.
 func parseID(id string) (uint64, error) { return strconv.ParseUint(strings.TrimSpace(id), 10, 64) }
 
 func shorten(s string) string {
@@ -151,16 +149,16 @@ func shorten(s string) string {
 	return s
 }
 
-// output makes events of a command's bytes. What a stream begins of a rune that a
-// frame's end has cut waits for the stream's next frame.
+// output converts a command's output to events. If a frame ends inside a rune, the beginning of the rune waits
+// for the stream's next frame.
 type output struct {
-	offset int64 // of the next byte that is taken
+	offset int64 // of the next byte that take receives
 	name   string
-	rest   []byte // of stream name: the beginning of a rune
+	rest   []byte // the beginning of a rune, of the stream name
 }
 
-// take gives the events for the next bytes of a stream, with the offset after each
-// of them: everything before it has been given, and nothing after it.
+// take passes the next bytes of a stream to give as events. The offset of an event is exact: all bytes before it
+// were given, and none after it.
 func (o *output) take(name string, p []byte, give func(name string, offset int64, out wire.Output) error) error {
 	if name != o.name {
 		if err := o.flush(give); err != nil {
@@ -180,7 +178,7 @@ func (o *output) take(name string, p []byte, give func(name string, offset int64
 	return give(name, o.offset-int64(len(rest)), encodeOutput(whole))
 }
 
-// flush gives what waits.
+// flush gives the waiting bytes.
 func (o *output) flush(give func(name string, offset int64, out wire.Output) error) error {
 	if len(o.rest) == 0 {
 		return nil
@@ -190,10 +188,10 @@ func (o *output) flush(give func(name string, offset int64, out wire.Output) err
 	return give(o.name, o.offset, encodeOutput(rest))
 }
 
-// skip goes to another offset.
+// skip continues at another offset.
 func (o *output) skip(offset int64) { o.offset, o.rest = offset, nil }
 
-// encodeOutput takes text as it is, and what is none as base64.
+// encodeOutput encodes valid UTF-8 as text, and other bytes as base64.
 func encodeOutput(p []byte) wire.Output {
 	if utf8.Valid(p) {
 		return wire.Output{Text: string(p)}
@@ -201,8 +199,8 @@ func encodeOutput(p []byte) wire.Output {
 	return wire.Output{Base64: p}
 }
 
-// cutRune splits off what may be the beginning of a rune at the end of text. Of
-// bytes that are no text nothing is split off.
+// cutRune splits off what may be the beginning of a rune at the end of text. It splits nothing off bytes that are
+// not UTF-8.
 func cutRune(p []byte) (whole, rest []byte) {
 	for n := 1; n <= min(utf8.UTFMax-1, len(p)); n++ {
 		tail := p[len(p)-n:]

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// given is what output gave.
+// given is an event of output.
 type given struct {
 	name   string
 	offset int64
@@ -65,8 +65,8 @@ func TestOutput_JoinsSplitRunes(t *testing.T) {
 	}
 }
 
-// FuzzOutput cuts bytes into frames of two streams anywhere: every byte comes out
-// once and in order, and after each event the offset is that of what came so far.
+// FuzzOutput cuts bytes of two streams into frames at any place. Every byte must be given once and in order, and
+// the offset of each event must be the number of bytes so far.
 func FuzzOutput(f *testing.F) {
 	f.Add([]byte("a€b\xff"), []byte{1, 2, 0x81, 3})
 	f.Add([]byte("\xf0\x9f\x98\x80"), []byte{1, 1, 1, 1})
@@ -100,7 +100,7 @@ func FuzzOutput(f *testing.F) {
 			if err := o.take(name, p, give); err != nil {
 				t.Fatal(err)
 			}
-			clear(p) // it belongs to the caller
+			clear(p) // the buffer belongs to the caller
 			all, cuts = all[n:], cuts[1:]
 		}
 		if err := o.flush(give); err != nil {
@@ -122,7 +122,7 @@ func TestOutput_StopsOnSendError(t *testing.T) {
 	}
 }
 
-// FuzzEncodeEvent: whatever is told is one event of three lines at most.
+// FuzzEncodeEvent checks that any text becomes one event of three lines.
 func FuzzEncodeEvent(f *testing.F) {
 	f.Add("a\nb\r\nc\r")
 	f.Add("\n\nevent: exit\ndata: {}\n\n")
@@ -144,7 +144,7 @@ func FuzzEncodeEvent(f *testing.F) {
 	})
 }
 
-// FuzzLastEventID: an id is a number, or is refused with what it is and a hint.
+// FuzzLastEventID checks that an ID is a number, or is refused with an error that quotes it and a hint.
 func FuzzLastEventID(f *testing.F) {
 	for _, s := range []string{"", "0", "12", "-1", "+1", "1e3", "18446744073709551615", "9223372036854775807",
 		"0x1", "1\n2"} {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// The words of the document are those of the comments in client/wire.
+// TestOpenAPIWords checks that words.json has the comments of client/wire.
 func TestOpenAPIWords(t *testing.T) {
 	t.Parallel()
 	said := comments(t, filepath.Join("..", "..", "client", "wire"))
@@ -32,13 +32,12 @@ func TestOpenAPIWords(t *testing.T) {
 		}
 	}
 	if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b.Bytes()) {
-		t.Errorf("%s is not what the comments of client/wire say (%v); twice, since the second run builds it in: go test "+
+		t.Errorf("%s differs from the comments of client/wire (%v); run twice to embed it: go test "+
 			"./internal/httpapi -run OpenAPI -update", file, err)
 	}
 }
 
-// comments gives what is said of each type of a package, and, as Type.field, of each
-// of its fields that travels.
+// comments returns the comments of a package's types, and, by Type.field, of their fields that are sent.
 func comments(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -69,7 +68,7 @@ func comments(t *testing.T, dir string) map[string]string {
 	var fields func(name string, st *ast.StructType)
 	fields = func(name string, st *ast.StructType) {
 		for _, f := range st.Fields.List {
-			if len(f.Names) == 0 { // its fields are the outer one's
+			if len(f.Names) == 0 { // an embedded struct: its fields belong to the outer one
 				if id, ok := f.Type.(*ast.Ident); ok {
 					fields(name, types[id.Name])
 				}

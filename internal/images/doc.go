@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package images stores the memory of the processes of sandboxes, as images that belong to
-// snapshots: it stores what a frozen box writes, decides whether the processes of a snapshot can
-// resume on this host, prepares an image for that, and verifies and removes images.
+// Package images stores the memory of the processes of sandboxes, as images that belong to snapshots: it stores
+// what a frozen box writes, decides whether the processes of a snapshot can resume on this host, prepares an
+// image for that, and verifies and removes images.
 //
 // It owns the images that no snapshot has yet: the directories that boxes write them into, and images that are in the
 // store before their snapshot is recorded. The lock imaging is held for reading during that time, and for writing

@@ -9,17 +9,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// LeastEvery is how often memory can be kept by KeepEvery.
+// LeastEvery is the minimum interval of KeepEvery.
 const LeastEvery = time.Second
 
-// Live is a box, as far as KeepEvery needs it. Boxes are compared by ==.
+// Live is a live box. Boxes are compared by ==.
 type Live interface {
-	// Gone is closed when the keeper has ended.
+	// Gone is closed when the monitor has exited.
 	Gone() <-chan struct{}
 }
 
-// KeepEvery has the memory of a box of a sandbox kept every so often (Config.Capture), until the box has
-// ended, and returns at once. It does nothing if that is so already.
+// KeepEvery saves the memory of a sandbox's box at an interval (Config.Capture), until the box has exited. It
+// returns at once. It does nothing if the memory of the box is already saved in this way.
 func (m *Images) KeepEvery(id timeline.SandboxID, b Live, every time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -31,13 +31,13 @@ func (m *Images) KeepEvery(id timeline.SandboxID, b Live, every time.Duration) {
 		m.keepEvery(ctx, id, b, every)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.keeping[id] == b { // else the sandbox has another box
+		if m.keeping[id] == b { // otherwise the sandbox has another box
 			delete(m.keeping, id)
 		}
 	})
 }
 
-// keepEvery is KeepEvery until ctx ends or the sandbox has another box.
+// keepEvery saves memory until ctx ends or the sandbox has another box.
 func (m *Images) keepEvery(ctx context.Context, id timeline.SandboxID, b Live, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

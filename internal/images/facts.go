@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// factHost says what the host's own files were, below a sandbox that shows them.
+	// factHost is the state of the host's files below a sandbox that shows them.
 	factHost = "host"
-	// factProtocol is a number of package plan's: see Host.Understands.
+	// factProtocol is a number of package plan: see Host.Understands.
 	factProtocol = "protocol"
 )
 
-// facts are what has to be the same where an image of a sandbox is taken and resumed.
+// facts returns the properties that must be the same where an image of a sandbox is taken and resumed.
 func (m *Images) facts(rec *meta.Sandbox) (map[string]string, error) {
 	facts, err := m.config.Host.MemoryFacts()
 	if err != nil {
@@ -32,8 +32,8 @@ func (m *Images) facts(rec *meta.Sandbox) (map[string]string, error) {
 	return facts, nil
 }
 
-// factsFor are the facts of now that those of an image are compared with. Where its init was
-// kept, it is that one which it goes on with; else it is the one of this build.
+// factsFor returns the current facts to compare with those of an image. An image whose init was stored resumes
+// with that init; another with that of this build.
 func (m *Images) factsFor(rec *meta.Sandbox, kept *timeline.Memory) (map[string]string, error) {
 	facts, err := m.facts(rec)
 	if err != nil {
@@ -54,7 +54,7 @@ func (m *Images) factsFor(rec *meta.Sandbox, kept *timeline.Memory) (map[string]
 	return facts, nil
 }
 
-// factName is what a fact is called for people.
+// factName returns the name of a fact for messages.
 func factName(fact string) string {
 	switch fact {
 	case "gvisor":
@@ -77,7 +77,7 @@ func factName(fact string) string {
 	return fact
 }
 
-// differs tells the first fact that is another one now; "" when none is.
+// differs returns the first fact that has changed; "" if there is none.
 func differs(then, now map[string]string) (what, was, is string) {
 	for _, k := range slices.Sorted(maps.Keys(then)) {
 		if now[k] != then[k] {

@@ -23,13 +23,13 @@ import (
 // Unstored is the directory of a sandbox that holds an image until it is stored.
 const Unstored = "image"
 
-// Records are the records that images belong to.
+// Records are the records of sandboxes and snapshots.
 type Records interface {
-	// Sandbox finds a sandbox by name or id; NotFound if there is none.
+	// Sandbox returns a sandbox by name or ID; NotFound if there is none.
 	Sandbox(ctx context.Context, ref string) (meta.Sandbox, error)
-	// History reads the history of a sandbox.
+	// History returns the history of a sandbox.
 	History(ctx context.Context, id timeline.SandboxID) (timeline.History, error)
-	// MemoryImages lists the images that snapshots have.
+	// MemoryImages lists the images of snapshots.
 	MemoryImages(ctx context.Context) ([]string, error)
 	// Flush makes earlier records durable.
 	Flush() error
@@ -37,8 +37,8 @@ type Records interface {
 
 // Host are the properties of a host that an image depends on.
 type Host struct {
-	// MemoryFacts must be the same where it is resumed, and BuildFacts too for an image that was saved without its
-	// init.
+	// MemoryFacts must be the same where an image is resumed. BuildFacts must be too, if the image was saved
+	// without its init.
 	MemoryFacts func() (map[string]string, error)
 	BuildFacts  func() (map[string]string, error)
 	// Understands reports whether an image of another protocol, a fact of its memory, can be resumed
@@ -48,9 +48,9 @@ type Host struct {
 	Print func() string
 }
 
-// Config configures New. All fields but Store are required.
+// Config configures New. All fields except Store are required.
 type Config struct {
-	Store   *memory.Store // nil: no image is kept
+	Store   *memory.Store // nil: no images are stored
 	Records Records
 	Host    Host
 	Home    string // COPPICE_HOME
@@ -64,28 +64,28 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Images keeps memory images. Make one with New. All methods are safe for concurrent use.
+// Images stores memory images. Create one with New. Its methods are safe for concurrent use.
 type Images struct {
 	config Config // never changed
 
-	// imaging is held for reading from when an image is added until a snapshot has it, and for writing
-	// while those are dropped that none has. While it is held, no sandbox's lock is taken, and layers are
-	// not taken away.
+	// imaging is held for reading from when an image is added until a snapshot refers to it, and for writing
+	// while unreferenced images are dropped. While it is held, no sandbox lock is acquired, and no layer is
+	// removed.
 	imaging sync.RWMutex
 
-	mu      sync.Mutex                  // taken last: nothing is locked or read while it is held
-	keeping map[timeline.SandboxID]Live // boxes that KeepEvery is at; guarded by mu
+	mu      sync.Mutex                  // acquired last: nothing is locked or read while it is held
+	keeping map[timeline.SandboxID]Live // boxes of KeepEvery; guarded by mu
 }
 
-// New makes Images.
+// New returns an Images.
 func New(c Config) *Images { return &Images{config: c, keeping: map[timeline.SandboxID]Live{}} }
 
-// Keeps reports whether the memory of sandboxes of a tier can be kept.
+// Keeps reports whether the memory of sandboxes of a tier can be saved.
 func (m *Images) Keeps(tier string) bool {
 	return tier == string(policy.GVisor) && m.config.Store != nil
 }
 
-// MayKeep returns an error if the memory of a sandbox cannot be kept.
+// MayKeep returns an error if the memory of a sandbox cannot be saved.
 func (m *Images) MayKeep(rec *meta.Sandbox) error {
 	if !m.Keeps(rec.Tier) {
 		return fault.New(fault.Unsupported, "tier %s does not support saving memory", rec.Tier).
@@ -104,13 +104,13 @@ type Saver interface {
 // Saved is an image that is not stored yet.
 type Saved struct {
 	dir  string
-	init *os.File // the program that is PID 1 in it
+	init *os.File // the program that is PID 1 in the image
 }
 
 // Close discards an image that was not passed to Keep. Its files are deleted at the next Save, or by the next daemon.
 func (i Saved) Close() {
 	if i.init != nil {
-		_ = i.init.Close() // it was only read
+		_ = i.init.Close() // only read from
 	}
 }
 
@@ -118,7 +118,7 @@ func (i Saved) Close() {
 // result to Keep or closes it, even after an error.
 func (m *Images) Save(ctx context.Context, rec *meta.Sandbox, f Saver) (i Saved, err error) {
 	i.dir = filepath.Join(m.config.Home, "sandboxes", string(rec.ID), Unstored)
-	if err := os.RemoveAll(i.dir); err != nil { // of one that failed
+	if err := os.RemoveAll(i.dir); err != nil { // leftovers of a failed save
 		return i, fault.Wrap(err, "save the memory of sandbox %s", rec.Name)
 	}
 	if err := os.Mkdir(i.dir, 0o700); err != nil {
@@ -130,8 +130,8 @@ func (m *Images) Save(ctx context.Context, rec *meta.Sandbox, f Saver) (i Saved,
 	return i, nil
 }
 
-// Keep stores an image, and closes it. Until known is called, which the caller does once a snapshot has
-// the image or none will, also after an error, no sweep drops it.
+// Keep stores an image, and closes it. No sweep drops the image until known is called. The caller must call known
+// once a snapshot refers to the image, or when none will, even after an error.
 func (m *Images) Keep(ctx context.Context, rec *meta.Sandbox, i Saved) (_ *timeline.Memory, known func(), err error) {
 	m.imaging.RLock()
 	kept, err := m.store(ctx, rec, i)
@@ -160,7 +160,7 @@ func (m *Images) store(ctx context.Context, rec *meta.Sandbox, i Saved) (*timeli
 type Image struct {
 	*timeline.Memory
 	Dir  string // holds the image
-	Init string // the file with its init; "" is this program
+	Init string // file with its init; "" means this program
 	// Release releases the image. It must be called once, unless ReleaseAfter is.
 	Release func()
 }
@@ -185,7 +185,8 @@ func (m *Images) Ready(
 	return &Image{kept, dir, init, release}, nil
 }
 
-// ReleaseAfter releases an image when a box has gone that went on from it, which reads it as it needs it.
+// ReleaseAfter releases an image after the exit of a box that was resumed from it: the box reads the image on
+// demand.
 func (m *Images) ReleaseAfter(i *Image, gone <-chan struct{}) {
 	m.config.Go(func(ctx context.Context) {
 		defer i.Release()
@@ -196,7 +197,7 @@ func (m *Images) ReleaseAfter(i *Image, gone <-chan struct{}) {
 	})
 }
 
-// DropUnstored deletes images that an earlier daemon had not stored yet. No sandbox is in use.
+// DropUnstored deletes images that an earlier daemon did not store. No sandbox may be in use.
 func (m *Images) DropUnstored() error {
 	left, err := filepath.Glob(filepath.Join(m.config.Home, "sandboxes", "*", Unstored))
 	for _, dir := range left {
@@ -207,14 +208,14 @@ func (m *Images) DropUnstored() error {
 	return err
 }
 
-// Hold prevents images from being kept, dropped and verified until release is called. For tests of operations that
-// must not wait for a sweep.
+// Hold prevents images from being stored, dropped and verified until release is called. It is for tests of
+// operations that must not wait for a sweep.
 func (m *Images) Hold() (release func()) {
 	m.imaging.Lock()
 	return m.imaging.Unlock
 }
 
-// Sweep drops the images that no snapshot has, and adds them to res.
+// Sweep drops the unreferenced images, and adds them to res.
 func (m *Images) Sweep(ctx context.Context, res *wire.GCResult) error {
 	if m.config.Store == nil {
 		return nil
@@ -225,7 +226,7 @@ func (m *Images) Sweep(ctx context.Context, res *wire.GCResult) error {
 	if err != nil {
 		return err
 	}
-	if err := m.config.Records.Flush(); err != nil { // no record comes back that names what goes now
+	if err := m.config.Records.Flush(); err != nil { // no stored record may name a dropped image
 		return err
 	}
 	wanted := map[memory.ID]bool{}
@@ -238,8 +239,8 @@ func (m *Images) Sweep(ctx context.Context, res *wire.GCResult) error {
 	return err
 }
 
-// Verify hashes the images of a sandbox's history, or with name "" all, and adds the results to res. The caller may
-// hold layers in their places, but no sandbox's lock.
+// Verify hashes the images of a sandbox's history, or all images if name is "", and adds the results to res. The
+// caller may hold locks that keep layers, but no sandbox lock.
 func (m *Images) Verify(
 	ctx context.Context, name string, progress func(wire.Progress), res *wire.VerifyResult,
 ) error {
@@ -278,7 +279,7 @@ func (m *Images) Verify(
 	return nil
 }
 
-// imagesOf gives the snapshots of a sandbox's history that have images, by these.
+// imagesOf returns the snapshots of a sandbox's history that have images, by image.
 func (m *Images) imagesOf(ctx context.Context, name string) (map[string]timeline.Snapshot, error) {
 	rec, err := m.config.Records.Sandbox(ctx, name)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// noSnapshots are records without a snapshot that has an image.
+// noSnapshots is a Records without snapshots that have images.
 type noSnapshots struct{ Records }
 
 func (noSnapshots) MemoryImages(context.Context) ([]string, error) { return nil, nil }
@@ -35,7 +35,7 @@ func (frozen) Save(_ context.Context, dir string) (init *os.File, err error) {
 	return os.Open("/proc/self/exe")
 }
 
-// facts gives the same facts each time.
+// facts returns a function that always returns the same facts.
 func facts(f map[string]string) func() (map[string]string, error) {
 	return func() (map[string]string, error) { return f, nil }
 }
@@ -69,7 +69,7 @@ func TestResumable_ComparesDependencies(t *testing.T) {
 	rec.Tier = "gvisor"
 	for name, c := range map[string]struct {
 		facts map[string]string
-		says  string // of the conflict; "" if they can go on
+		says  string // part of the conflict; "" if the image can be resumed
 	}{
 		"the same":       {map[string]string{"gvisor": "1", "build": "b"}, ""},
 		"another gVisor": {map[string]string{"gvisor": "0", "build": "b"}, "the version of gVisor was"},
@@ -96,8 +96,8 @@ func TestResumable_ComparesDependencies(t *testing.T) {
 	}
 }
 
-// TestKeep_BlocksSweepUntilOwnerIsKnown covers an image that is in the store before a snapshot
-// refers to it: no sweep runs until its owner is known.
+// TestKeep_BlocksSweepUntilOwnerIsKnown covers an image that is in the store before a snapshot refers to it: no
+// sweep may run until its owner is known.
 func TestKeep_BlocksSweepUntilOwnerIsKnown(t *testing.T) {
 	t.Parallel()
 	m := newImages(t)
@@ -114,7 +114,7 @@ func TestKeep_BlocksSweepUntilOwnerIsKnown(t *testing.T) {
 		t.Fatalf("%+v, %v: want one image in the store", kept, err)
 	}
 	if m.imaging.TryLock() {
-		t.Error("a sweep could run")
+		t.Error("a sweep was not blocked")
 		m.imaging.Unlock()
 	}
 	known()

@@ -1,9 +1,9 @@
 // Package javastore adds a certificate authority to Java's key stores: to JKS, Java's own format, and to PKCS #12
 // without a password, the format of JDKs since version 18. Its input may be hostile: it allocates at most a small
-// multiple of its size, and takes time linear in it. The keeper may import it; it imports only the standard library.
+// multiple of its size, and takes time linear in it. It imports only the standard library.
 package javastore
 
-// alias is what the authority is called in a store.
+// alias is the name of the authority in a store.
 const alias = "coppice-gate"
 
 // Add returns store with the DER certificate der as an additional authority. A store that already has it is returned

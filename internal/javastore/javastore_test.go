@@ -24,7 +24,7 @@ func TestAdd_ExtendsJKS(t *testing.T) {
 		t.Errorf("%q", two)
 	}
 	if got := Add(two, []byte("first")); !bytes.Equal(got, two) {
-		t.Errorf("it is there twice: %q", got)
+		t.Errorf("the certificate was added twice: %q", got)
 	}
 	other := bytes.Clone(one)
 	other[len(other)-1]++
@@ -38,7 +38,7 @@ func TestAdd_ExtendsJKS(t *testing.T) {
 	}
 }
 
-// keytool gives a directory, and what runs keytool there and gives what it printed.
+// keytool returns a directory, and a function that runs keytool there and returns its output.
 func keytool(t *testing.T) (dir string, run func(args ...string) string) {
 	t.Helper()
 	if _, err := exec.LookPath("keytool"); err != nil {
@@ -78,8 +78,8 @@ func TestAdd_KeytoolReadsJKS(t *testing.T) {
 	}
 }
 
-// TestAdd_KeytoolReadsPKCS12 checks that Java trusts the certificate that Add adds to a store without
-// a password, which is the kind that JDKs bring, and that a store with a password is unchanged.
+// TestAdd_KeytoolReadsPKCS12 checks that Java trusts the certificate that Add adds to a store without a password,
+// as shipped with JDKs, and that a store with a password is unchanged.
 func TestAdd_KeytoolReadsPKCS12(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
@@ -102,7 +102,7 @@ func TestAdd_KeytoolReadsPKCS12(t *testing.T) {
 	run(append(importing, "-keystore", "open", "-J-Dkeystore.pkcs12.certProtectionAlgorithm=NONE",
 		"-J-Dkeystore.pkcs12.macAlgorithm=NONE")...)
 	if got := Add(read("locked"), read("b.der")); got != nil {
-		t.Error("a store with a password was added to")
+		t.Error("a store with a password was changed")
 	}
 	both := Add(read("open"), read("b.der"))
 	if err := os.WriteFile(filepath.Join(dir, "cacerts"), both, 0o644); err != nil {
@@ -114,16 +114,17 @@ func TestAdd_KeytoolReadsPKCS12(t *testing.T) {
 		t.Error(out)
 	}
 	if again := Add(both, read("b.der")); !bytes.Equal(again, both) {
-		t.Error("it is there twice")
+		t.Error("the certificate was added twice")
 	}
 	for n := range len(both) {
 		if Add(both[:n], []byte("x")) != nil {
-			t.Errorf("%d of %d bytes were taken for a store", n, len(both))
+			t.Errorf("%d of %d bytes were accepted as a store", n, len(both))
 		}
 	}
 }
 
-// TestAdd_SkipsStoreWithPrivateKey matters because every user can read the copy of a store.
+// TestAdd_SkipsStoreWithPrivateKey checks that a store with a private key is not copied, because every user can
+// read the copy.
 func TestAdd_SkipsStoreWithPrivateKey(t *testing.T) {
 	t.Parallel()
 	dir, run := keytool(t)
@@ -154,8 +155,8 @@ func FuzzAddToStore(f *testing.F) {
 	})
 }
 
-// TestAdd_UsesMemoryLinearInStore covers a short store that claims to contain much, and a long
-// one of very small parts. Add runs outside the sandbox, whose memory limit does not apply there.
+// TestAdd_UsesMemoryLinearInStore covers a short store that claims a large content, and a long one with very
+// small parts. Add runs outside the sandbox, where the sandbox's memory limit does not apply.
 func TestAdd_UsesMemoryLinearInStore(t *testing.T) {
 	const size = 1 << 20
 	many := bytes.Repeat([]byte{asn1.TagNull, 0}, size/2)
@@ -186,11 +187,11 @@ func TestAdd_UsesMemoryLinearInStore(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		if Add(store, []byte("x")) != nil {
-			t.Errorf("%s is taken for a store", name)
+			t.Errorf("%s is accepted as a store", name)
 		}
 		runtime.ReadMemStats(&after)
 		if used := after.TotalAlloc - before.TotalAlloc; used > 12*size {
-			t.Errorf("%s of %d bytes: %d bytes are allocated", name, len(store), used)
+			t.Errorf("%s of %d bytes: %d bytes were allocated", name, len(store), used)
 		}
 	}
 }

@@ -6,21 +6,21 @@ import (
 	"encoding/binary"
 )
 
-// A key store of Java in its own format, JKS, which every Java reads. Numbers are
-// big-endian, and a text has its length in two bytes in front:
+// A key store in JKS, Java's own format, which every Java version reads. Numbers are big-endian, and a text is
+// preceded by its length in two bytes:
 //
-//	offset  bytes  what
+//	offset  bytes  content
 //	0       4      0xfeedfeed
 //	4       4      version: 2
 //	8       4      number of entries
 //	12             entries: 4 kind (2 is a trusted certificate), alias, 8 time in
 //	               milliseconds, "X.509", 4 length, DER
-//	end-20  20     SHA-1 of the password in UTF-16, "Mighty Aphrodite", and all above
+//	end-20  20     SHA-1 of the password in UTF-16, "Mighty Aphrodite", and all of the above
 const (
 	jksMagic   = "\xfe\xed\xfe\xed\x00\x00\x00\x02"
 	jksHeader  = 12
 	jksTrusted = 2
-	// password is that of every store of authorities; it protects nothing.
+	// password is the password of every store of authorities; it protects nothing.
 	password = "changeit"
 )
 
@@ -53,14 +53,14 @@ func addJKS(have, der []byte) []byte {
 
 // jksTrusts reports whether b is n entries of trusted certificates, and nothing else.
 func jksTrusts(b []byte, n uint32) bool {
-	take := func(size uint64) (part []byte) { // nil: there is less
+	take := func(size uint64) (part []byte) { // nil: too few bytes are left
 		if uint64(len(b)) < size {
 			return nil
 		}
 		part, b = b[:size:size], b[size:]
 		return part
 	}
-	number := func(size uint64) uint64 { // of bytes that follow; more than there are: it is missing
+	number := func(size uint64) uint64 { // parses a length; 1 << 40 if bytes are missing
 		part := take(size)
 		if part == nil {
 			return 1 << 40
@@ -80,8 +80,7 @@ func jksTrusts(b []byte, n uint32) bool {
 	return len(b) == 0
 }
 
-// jksSum is what a store ends with. It is a checksum: whoever can write the file can make
-// it.
+// jksSum returns the checksum at the end of a store. Any writer of the file can compute it.
 func jksSum(body []byte) []byte {
 	h := sha1.New()
 	for _, c := range []byte(password) {

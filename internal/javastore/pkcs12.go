@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// A key store of Java in the format of RFC 7292, as JDKs bring their own since version
-// 18: without a password, so that nothing of it is encrypted or summed up.
+// A key store in the format of RFC 7292, as shipped with JDKs since version 18: without a password, so that
+// nothing in it is encrypted or authenticated.
 //
 //	PFX          version 3, ContentInfo of an AuthenticatedSafe, no MAC
 //	  ContentInfo*   "data", an octet string: SafeContents
 //	    SafeBag*       "certBag": X.509, DER; attributes: its alias, and that Java trusts it
 //
-// Sequences are read one element at a time: as a slice, those of a hostile store would take
-// forty times its size.
+// Sequences are parsed one element at a time: as a slice, those of a hostile store would take forty times its
+// size.
 type (
 	pfx struct {
 		Version int
@@ -23,7 +23,7 @@ type (
 	}
 	contentInfo struct {
 		Type    asn1.ObjectIdentifier
-		Content []byte `asn1:"tag:0,explicit"` // of "data" alone
+		Content []byte `asn1:"tag:0,explicit"` // of "data" only
 	}
 	safeBag struct {
 		Type       asn1.ObjectIdentifier
@@ -80,7 +80,7 @@ func addPKCS12(have, der []byte) []byte {
 	return all
 }
 
-// onlyCertificates reports whether a part of a store holds nothing but certificates.
+// onlyCertificates reports whether a part of a store contains only certificates.
 func onlyCertificates(part []byte) bool {
 	var info contentInfo
 	if !unmarshal(part, &info) || !info.Type.Equal(oidData) {
@@ -96,7 +96,8 @@ func onlyCertificates(part []byte) bool {
 	return ok
 }
 
-// elements returns what is in the sequence b, if b is one and each of its elements is ok.
+// elements returns the content of the sequence b. The result is false unless b is a sequence and ok is true for
+// each of its elements.
 func elements(b []byte, ok func([]byte) bool) ([]byte, bool) {
 	var all asn1.RawValue
 	if !unmarshal(b, &all) || all.Class != asn1.ClassUniversal || all.Tag != asn1.TagSequence || !all.IsCompound {
@@ -112,13 +113,13 @@ func elements(b []byte, ok func([]byte) bool) ([]byte, bool) {
 	return all.Bytes, true
 }
 
-// unmarshal reports whether b is a value of v's type and nothing else, and sets v.
+// unmarshal parses b into v. It reports whether b is exactly one value of v's type.
 func unmarshal(b []byte, v any) bool {
 	rest, err := asn1.Unmarshal(b, v)
 	return err == nil && len(rest) == 0
 }
 
-// trustedPart is what holds one certificate that Java trusts.
+// trustedPart returns a part with one certificate that Java trusts.
 func trustedPart(der []byte) ([]byte, error) {
 	var name []byte
 	for _, c := range []byte(alias) {

@@ -11,19 +11,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Cursor is a position in a journal: after an event. The zero Cursor is before all. The reader stores it; it
+// Cursor is a position in a journal, after an event. The zero Cursor is before all events. The reader stores it; it
 // stays valid across restarts.
 type Cursor struct {
 	Inode uint64 `json:"inode"` // of the file
 	At    int64  `json:"at"`    // offset in it
-	Sum   string `json:"sum"`   // of what is before At: inode numbers are reused
+	Sum   string `json:"sum"`   // of the bytes before At: inode numbers are reused
 }
 
-// sumBytes is how much before a place identifies it.
+// sumBytes is the number of bytes before a position that identify it.
 const sumBytes = 4 << 10
 
-// From returns the events after a cursor, oldest first, and the cursor after the last of them. lost reports
-// that some in between are not kept any more.
+// From returns the events after a cursor, oldest first, and the cursor after the last of them. lost reports that some
+// events in between are no longer kept.
 func From(place Place, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, err error) {
 	q, err := Query{}.in(place)
 	if err != nil {
@@ -65,10 +65,10 @@ func From(place Place, c Cursor) (evs []wire.NetEvent, next Cursor, lost bool, e
 	return evs, next, lost, nil
 }
 
-// isIn reports whether c is a place in a file, which may be nil.
+// isIn reports whether c is a position in a file, which may be nil.
 func (c Cursor) isIn(f *os.File) bool { return f != nil && c == cursorAt(f, c.At) }
 
-// cursorAt is the place at an offset of a file; the zero Cursor where it has none such.
+// cursorAt returns the position at an offset of a file; the zero Cursor if the file is shorter.
 func cursorAt(f *os.File, at int64) Cursor {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil || at > st.Size {

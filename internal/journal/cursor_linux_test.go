@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestCursor_Resumes checks that a reader that resumes at a cursor gets each event once,
-// across full files, and learns of events that are gone.
+// TestCursor_Resumes checks that a reader that resumes at a cursor gets each event once, also after a file became
+// full, and is informed of lost events.
 func TestCursor_Resumes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func TestCursor_Resumes(t *testing.T) {
 	if err != nil || !lost || len(evs) == 0 || evs[len(evs)-1].Name != "8999" {
 		t.Errorf("%d events, lost %v, %v", len(evs), lost, err)
 	}
-	// Another file with its number is another one.
+	// Another file with the same inode number is not the same file.
 	name := filepath.Join(dir, current)
 	b, err := os.ReadFile(name)
 	if err != nil {

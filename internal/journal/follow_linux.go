@@ -9,11 +9,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Follow calls fn with the events of a directory that Read would return, and then with each that is appended
-// and selected, until ctx is canceled or fn returns an error, which Follow returns. The first call is with an
-// event without a kind: from then on no appended event is missed. If q is ByTime, the first events are
-// ordered, and so are those that are read at once; one that is read later may be older. If more events than
-// the journal keeps are appended between two reads, the oldest are left out.
+// Follow calls fn with the events of a directory that Read would return, and then with each selected event that is
+// appended, until ctx is canceled or fn returns an error, which Follow returns. The first call is with an event
+// without a kind: from then on no appended event is missed. If q is ByTime, events that are read at once are ordered,
+// but an event may be older than one that was read before. If more events than the journal keeps are appended between
+// two reads, the oldest are left out.
 func Follow(ctx context.Context, at Place, q Query, fn func(wire.NetEvent) error) error {
 	q, err := q.in(at)
 	if err != nil {
@@ -24,7 +24,7 @@ func Follow(ctx context.Context, at Place, q Query, fn func(wire.NetEvent) error
 	return follow(ctx, w, q, fn)
 }
 
-// follow is Follow by w, which was begun just now.
+// follow is Follow with a watch that was just started.
 func follow(ctx context.Context, w *watch, q Query, fn func(wire.NetEvent) error) error {
 	dir := w.dir
 	evs, f, at, err := read(dir, q)
@@ -57,8 +57,8 @@ func follow(ctx context.Context, w *watch, q Query, fn func(wire.NetEvent) error
 	}
 }
 
-// next returns the events from offset at of file f on, which is or was the newest file. It closes f if
-// another one has replaced it. As f is open, its inode number is not reused.
+// next returns the events from offset at of file f on, which is or was the newest file. It closes f if another file
+// has replaced it. While f is open, its inode number is not reused.
 func next(dir string, f *os.File, at int64, q Query) ([]wire.NetEvent, *os.File, int64, error) {
 	if f != nil {
 		mine, err := f.Stat()
@@ -77,8 +77,8 @@ func next(dir string, f *os.File, at int64, q Query) ([]wire.NetEvent, *os.File,
 	if err != nil || now == nil {
 		return nil, f, at, err
 	}
-	// What was appended to f before it lost its name comes first, and then all of the
-	// file between, if there was one.
+	// Events that were appended to f before it was renamed come first, and then all events of the file in between, if
+	// there was one.
 	var evs []wire.NetEvent
 	if f != nil {
 		if evs, _, err = events(f, at, q); err != nil {
@@ -101,7 +101,7 @@ func next(dir string, f *os.File, at int64, q Query) ([]wire.NetEvent, *os.File,
 	return append(evs, more...), now, at, err
 }
 
-// same reports whether two open files are one; f may be nil.
+// same reports whether two open files are the same file; f may be nil.
 func same(f, g *os.File) bool {
 	if f == nil {
 		return false

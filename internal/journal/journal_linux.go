@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// The files of a journal, and how large they and their lines get.
+// The files of a journal, and the maximum sizes of a file and of a line in bytes.
 const (
 	current  = "net.jsonl"
 	previous = "net.1.jsonl"
@@ -29,17 +29,16 @@ const (
 	maxEvent = 3000
 )
 
-// Journal appends to the journal in one directory. Many may do so at a time, in this
-// process and in others.
+// Journal appends to the journal in one directory. Several may do so at the same time, in this process and in others.
 type Journal struct {
 	dir  string
 	at   Place
 	fs   vfs.FS
 	key  secretbox.Key
-	mu   sync.Mutex  // flock knows descriptors, and not goroutines
+	mu   sync.Mutex  // flock distinguishes descriptors, not goroutines
 	lock *os.File    // guarded by mu; nil when closed
-	file *os.File    // guarded by mu; the newest file when it was last written to, or nil
-	is   os.FileInfo // guarded by mu; which file that is
+	file *os.File    // guarded by mu; the newest file when it was last written, or nil
+	is   os.FileInfo // guarded by mu; identifies file
 }
 
 // Open opens the journal in a directory that exists, to append to it. The caller
@@ -71,8 +70,8 @@ func (j *Journal) Close() error {
 	return errors.Join(j.leaveLocked(), lock.Close())
 }
 
-// Append writes one event. It is in the file when Append returns without an error; otherwise readers see all
-// of it or nothing.
+// Append writes one event. The event is in the file when Append returns without an error; otherwise readers see
+// either all or nothing of it.
 func (j *Journal) Append(ev wire.NetEvent) error {
 	line, err := encode(ev)
 	if err == nil {
@@ -91,12 +90,12 @@ func (j *Journal) Append(ev wire.NetEvent) error {
 		return fault.Wrap(err, "lock the journal in %s", j.dir)
 	}
 	if err = j.writeLocked(line); err != nil {
-		err = errors.Join(err, j.leaveLocked()) // the next line begins with a look at what is there
+		err = errors.Join(err, j.leaveLocked()) // the next Append looks for the newest file again
 	}
 	return fault.Wrap(errors.Join(err, flock(j.lock, unix.LOCK_UN)), "write to the journal in %s", j.dir)
 }
 
-// writeLocked appends a line under the lock. A torn line before it is ended first.
+// writeLocked appends a line under the lock. It ends a torn line before it first.
 func (j *Journal) writeLocked(line []byte) error {
 	size, err := j.findLocked()
 	if err != nil {
@@ -123,8 +122,8 @@ func (j *Journal) writeLocked(line []byte) error {
 	return j.fs.WriteAt(int(j.file.Fd()), line, size)
 }
 
-// findLocked opens the newest file, and returns its size. An open file is still the newest if it has the
-// name: while it is open, its inode number is not reused.
+// findLocked opens the newest file, and returns its size. An open file is still the newest if the name leads to it:
+// while it is open, its inode number is not reused.
 func (j *Journal) findLocked() (size int64, err error) {
 	if j.file != nil {
 		there, err := os.Lstat(filepath.Join(j.dir, current))
@@ -138,8 +137,7 @@ func (j *Journal) findLocked() (size int64, err error) {
 	return j.is.Size(), nil
 }
 
-// enterLocked opens the newest file in place of the open one, and creates it if there is none, or if fresh is
-// set.
+// enterLocked opens the newest file instead of the open one. It creates the file if it is missing or fresh is set.
 func (j *Journal) enterLocked(fresh bool) error {
 	if err := j.leaveLocked(); err != nil {
 		return err
@@ -163,7 +161,7 @@ func (j *Journal) enterLocked(fresh bool) error {
 	return nil
 }
 
-// leaveLocked closes the file that is open, if there is one.
+// leaveLocked closes the open file, if there is one.
 func (j *Journal) leaveLocked() error {
 	f := j.file
 	if j.file, j.is = nil, nil; f == nil {
@@ -172,7 +170,7 @@ func (j *Journal) leaveLocked() error {
 	return f.Close()
 }
 
-// encode returns the JSON of an event, whose texts are cut until it is short enough.
+// encode returns the JSON of an event, whose texts are truncated until it is short enough.
 func encode(ev wire.NetEvent) ([]byte, error) {
 	for most := 1024; ; most /= 2 {
 		for _, s := range []*string{&ev.Kind, &ev.Proto, &ev.Name, &ev.Addr, &ev.Verdict, &ev.Rule, &ev.Reason, &ev.Hint,
@@ -196,8 +194,8 @@ func open(dir, name string, flags int) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), flags|unix.O_NOFOLLOW, 0o600)
 }
 
-// flock waits for the lock. Whoever has it does a few system calls meanwhile, and
-// loses it when he dies.
+// flock waits for the lock. Its holder only makes a few system calls while it has the lock, and loses it when it
+// dies.
 func flock(f *os.File, how int) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {

@@ -80,11 +80,11 @@ func TestRead_ReturnsAppendedEvents(t *testing.T) {
 		t.Error(err)
 	}
 	if err := j.Append(event(9)); err == nil {
-		t.Error("a closed journal took an event")
+		t.Error("a closed journal accepted an event")
 	}
 }
 
-// A denial that is counted is appended seconds after it happened.
+// TestRead_ByTime_OrdersEvents covers a counted denial, which is appended seconds after it happened.
 func TestRead_ByTime_OrdersEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -147,7 +147,7 @@ func TestJournal_SkipsTornLine(t *testing.T) {
 		evs, err = Read(at(dir), Query{})
 		want := 2
 		if cut == len(whole)-1 {
-			want = 3 // nothing but its end was torn off
+			want = 3 // only its newline was torn off
 		}
 		if err != nil || len(evs) != want || evs[want-1].Name != "h1.example" {
 			t.Fatalf("cut at %d, and appended: %v, %v", cut, evs, err)
@@ -218,7 +218,7 @@ func TestJournal_ConcurrentWritersAndFollower(t *testing.T) {
 	follower.Wait()
 	for name, n := range seen {
 		if n != 1 {
-			t.Errorf("%s was told %d times", name, n)
+			t.Errorf("%s was delivered %d times", name, n)
 		}
 	}
 	evs, err := Read(at(dir), Query{})
@@ -227,7 +227,7 @@ func TestJournal_ConcurrentWritersAndFollower(t *testing.T) {
 	}
 	before, err := os.Stat(filepath.Join(dir, previous))
 	if err != nil || before.Size() > maxFile || before.Size() < maxFile-maxLine {
-		t.Errorf("the file that was full: %v", err)
+		t.Errorf("the file that became full: %v", err)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestFollow_StartsWithNewest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As a crash leaves it between two files.
+	// A crash may leave this state between two files.
 	if err := os.Rename(filepath.Join(dir, current), filepath.Join(dir, previous)); err != nil {
 		t.Fatal(err)
 	}
@@ -268,13 +268,13 @@ func TestJournal_RefusesLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := j.Append(event(0)); err == nil {
-		t.Error("it was written through a link")
+		t.Error("the journal was written through a link")
 	}
 	if _, err := Read(at(dir), Query{}); err == nil {
-		t.Error("it was read through a link")
+		t.Error("the journal was read through a link")
 	}
 	if _, err := os.Lstat(other); err == nil {
-		t.Error("what the link leads to was made")
+		t.Error("the target of the link was created")
 	}
 }
 
@@ -284,7 +284,7 @@ func TestAppend_DetectsReplacedFile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(file string) error
-		want   string // what is read then; "" where nothing can be written
+		want   string // what is read then; "": nothing can be written
 	}{
 		"nothing":          {os.Remove, "h1.example"},
 		"another file":     {func(file string) error { return swap(file, "") }, "h1.example"},
@@ -315,10 +315,10 @@ func TestAppend_DetectsReplacedFile(t *testing.T) {
 			}
 			if c.want == "" {
 				if old, err := os.ReadFile(file + ".old"); err == nil && bytes.Count(old, []byte{'\n'}) > 1 {
-					t.Error("it was written through a link")
+					t.Error("the journal was written through a link")
 				}
 				if err := errors.Join(os.RemoveAll(file), j.Append(event(2))); err != nil {
-					t.Errorf("it cannot be written when the name is free again: %v", err)
+					t.Errorf("append after the name is free again: %v", err)
 				}
 				return
 			}
@@ -330,13 +330,13 @@ func TestAppend_DetectsReplacedFile(t *testing.T) {
 	}
 }
 
-// swap puts another file in the place of one.
+// swap replaces a file by another one.
 func swap(file, text string) error {
 	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file))
 }
 
-// TestJournal_EncryptsLines checks that a line cannot be read without the key, and that a changed
-// line, or one of another journal, is not taken for an event. A line of a build without keys is.
+// TestJournal_EncryptsLines checks that a line cannot be read without the key, and that a changed line, or one of
+// another journal, is not accepted as an event. A line of a build without keys is.
 func TestJournal_EncryptsLines(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -356,7 +356,7 @@ func TestJournal_EncryptsLines(t *testing.T) {
 		}
 	}
 	if _, err := Read(Place{Dir: dir, Key: []byte("short")}, Query{}); err == nil {
-		t.Error("a key of any length does")
+		t.Error("a key of the wrong length was accepted")
 	}
 	altered := bytes.Clone(text)
 	altered[len(altered)-10] ^= 1

@@ -11,7 +11,7 @@ import (
 // Place is where a journal is.
 type Place struct {
 	Dir string
-	// Key is the secret of the key, for package seal, that encrypts lines; nil leaves them in cleartext, and
+	// Key is the secret of the key, for package secretbox, that encrypts lines; nil leaves them in cleartext, and
 	// reads no others.
 	Key []byte
 	// FS is the file system to write through; nil: the real one.
@@ -38,8 +38,7 @@ func (p Place) line(key secretbox.Key, event []byte) ([]byte, error) {
 	return []byte(s), err
 }
 
-// decode reads a line; ok is false for anything but an event. A line in cleartext is from a version without
-// keys.
+// decode reads a line; ok is false if it is not an event. A line in cleartext comes from a version without keys.
 func decode(key secretbox.Key, line []byte) (ev wire.NetEvent, ok bool) {
 	if len(line) >= maxLine {
 		return ev, false

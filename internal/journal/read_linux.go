@@ -19,19 +19,19 @@ import (
 
 // Query selects events. The zero Query selects all.
 type Query struct {
-	Last  int       // the newest so many; 0 is all, and below 0 none
-	Since time.Time // none that is older; zero is all
-	Kinds []string  // of these alone; none is all
-	But   []string  // and none of these
+	Last  int       // number of newest events; 0: all; negative: none
+	Since time.Time // time of the oldest event; zero: all
+	Kinds []string  // only these kinds; empty: all
+	But   []string  // none of these kinds
 
-	// ByTime orders events by their time. Without it they are in the order in which they were
-	// appended, which differs: repeated denials are counted for some seconds first.
+	// ByTime orders events by their time. Otherwise they are in the order in which they were appended, which differs:
+	// repeated denials are counted for some seconds before they are appended.
 	ByTime bool
 
 	key secretbox.Key // what lines are sealed by; see in
 }
 
-// in is the query by the key of a place.
+// in returns the query with the key of a place.
 func (q Query) in(at Place) (Query, error) {
 	key, err := at.key()
 	q.key = key
@@ -43,8 +43,8 @@ func (q Query) wants(ev *wire.NetEvent) bool {
 		!slices.Contains(q.But, ev.Kind)
 }
 
-// Newest returns the state of the newest file of a directory, by which the caller can find out whether
-// something was appended since; nil if there is none.
+// Newest returns the state of the newest file of a directory, which changes when an event is appended; nil if there
+// is none.
 func Newest(dir string) os.FileInfo {
 	info, err := os.Lstat(filepath.Join(dir, current))
 	if err != nil {
@@ -70,7 +70,7 @@ func Read(at Place, q Query) ([]wire.NetEvent, error) {
 // read is Read; it also returns the newest file, if there is one, and the offset of the next event in it.
 func read(dir string, q Query) (evs []wire.NetEvent, f *os.File, at int64, err error) {
 	before, f, err := both(dir)
-	if f == nil { // nothing was appended since the other one was full
+	if f == nil { // nothing was appended since the other file became full
 		before, f = nil, before
 	}
 	if before != nil {
@@ -96,14 +96,14 @@ func read(dir string, q Query) (evs []wire.NetEvent, f *os.File, at int64, err e
 	return evs, f, at, nil
 }
 
-// order puts events that were appended one after the other into the order of q.
+// order sorts events, which are in the order in which they were appended, as q asks.
 func (q Query) order(evs []wire.NetEvent) {
 	if q.ByTime {
 		slices.SortStableFunc(evs, func(a, b wire.NetEvent) int { return a.Time.Compare(b.Time) })
 	}
 }
 
-// both opens the two files as they belong together; nil for one that is not there.
+// both opens the two files in a consistent state; nil for a missing one.
 func both(dir string) (before, now *os.File, err error) {
 	lock, err := open(dir, lockName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -128,8 +128,8 @@ func both(dir string) (before, now *os.File, err error) {
 	return before, now, err
 }
 
-// events reads whole lines of a file from an offset on, and returns the offset of the next one. It skips what
-// is not an event.
+// events reads complete lines of a file from an offset on, and returns the offset of the next one. It skips lines
+// that are not events.
 func events(f *os.File, at int64, q Query) ([]wire.NetEvent, int64, error) {
 	b, err := io.ReadAll(io.NewSectionReader(f, at, maxFile+maxLine))
 	if err != nil {

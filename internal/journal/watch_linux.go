@@ -11,32 +11,31 @@ import (
 )
 
 const (
-	// pollEvery is how often a journal is looked at that cannot be watched: its directory
-	// is not there yet, or too much is watched already.
+	// pollEvery is the interval between two looks at a journal that cannot be watched, because its directory does not
+	// exist yet or the limit of watches is reached.
 	pollEvery = 250 * time.Millisecond
-	// leastPause is between two looks, however often something is appended.
+	// leastPause is the minimum time between two looks, however often events are appended.
 	leastPause = 20 * time.Millisecond
 )
 
-// watch detects that something may have been appended to the journal in a directory. It costs nothing while
-// nothing is. It is not safe for concurrent use.
+// watch detects that events may have been appended to the journal in a directory. It costs nothing while none are. It
+// is not safe for concurrent use.
 type watch struct {
 	dir    string
-	every  time.Duration // between two looks, where events cannot be had
+	every  time.Duration // time between two looks if inotify cannot be used
 	in     *os.File      // nil if there is none
-	on     bool          // events come
+	on     bool          // inotify reports changes
 	looked time.Time
 }
 
-// newWatch begins to watch: what is appended from then on ends the next pause. The caller
-// closes it.
+// newWatch starts to watch: anything that is appended from then on ends the next pause. The caller closes it.
 func newWatch(dir string, every time.Duration) *watch {
 	w := &watch{dir: dir, every: every}
 	w.begin()
 	return w
 }
 
-// begin asks for events, and reports whether they come from now on.
+// begin starts inotify, and reports whether it works.
 func (w *watch) begin() bool {
 	w.close()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -57,7 +56,7 @@ func (w *watch) close() {
 	w.in, w.on = nil, false
 }
 
-// pause waits until something may have been appended since the last pause, or ctx ends.
+// pause waits until events may have been appended since the last pause, or ctx is canceled.
 func (w *watch) pause(ctx context.Context) {
 	switch {
 	case w.on:
@@ -69,8 +68,7 @@ func (w *watch) pause(ctx context.Context) {
 	w.looked = time.Now()
 }
 
-// wait waits for an event. Those of a directory that is gone or has another name are the
-// last.
+// wait waits for inotify. It ends the watch if the directory was removed or renamed.
 func (w *watch) wait(ctx context.Context) {
 	in := w.in
 	stop := context.AfterFunc(ctx, func() { _ = in.SetReadDeadline(time.Unix(1, 0)) })
@@ -89,7 +87,7 @@ func (w *watch) wait(ctx context.Context) {
 	}
 }
 
-// sleep waits for a time, or until ctx ends.
+// sleep waits for a time, or until ctx is canceled.
 func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// following calls follow with a watch that finds nothing by itself, and gives the names
-// of events as they come. It ends with the test.
+// following calls follow with a watch that does not poll, and returns the names of events as they arrive. It ends
+// with the test.
 func following(t *testing.T, w *watch) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,5 +1,5 @@
-// Package label checks and changes the labels of sandboxes: keys with values that clients give
-// sandboxes, to find them again. They mean nothing to Coppice. The package is pure: it does no I/O.
+// Package label checks and changes the labels of sandboxes: keys with values that clients attach to sandboxes, to find
+// them again. Coppice does not interpret them. The package is pure: it does no I/O.
 package label
 
 import (
@@ -14,8 +14,8 @@ import (
 
 const hint = "as in: coppice create --label team=web --label example.com/ticket=1234"
 
-// Parse reads labels as the command line writes them: KEY=VALUE, or KEY for an empty value. Of
-// several with the same key, the last one counts. The errors are those of Check.
+// Parse parses labels in the form of the command line: KEY=VALUE, or KEY for an empty value. For several with the same
+// key, the last one counts. The errors are those of Check.
 func Parse(list []string) (map[string]string, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -28,8 +28,8 @@ func Parse(list []string) (map[string]string, error) {
 	return labels, Check(labels)
 }
 
-// Check refuses labels that no sandbox can have. The error is Invalid for a key or value with other
-// characters than it may have, and TooLarge for a bound of package limit.
+// Check refuses labels that no sandbox can have. The error is Invalid for a key or value with invalid characters, and
+// TooLarge if a bound of package limit is exceeded.
 func Check(labels map[string]string) error {
 	if len(labels) > limit.Labels {
 		return fault.New(fault.TooLarge, "too many labels: %d; the limit is %d", len(labels), limit.Labels).
@@ -78,9 +78,9 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// Change returns labels without the keys of remove, and with set, which replaces equal keys. Keys that labels
-// do not have may be removed. The result shares nothing with the arguments, and is nil if it has no label. The
-// errors are those of Check.
+// Change returns labels without the keys of remove, and with set, which replaces equal keys. It ignores keys of remove
+// that labels does not have. The result shares nothing with the arguments, and is nil if it has no label. The errors
+// are those of Check.
 func Change(labels, set map[string]string, remove []string) (map[string]string, error) {
 	changed := make(map[string]string, len(labels)+len(set))
 	maps.Copy(changed, labels)
@@ -97,7 +97,7 @@ func Change(labels, set map[string]string, remove []string) (map[string]string, 
 	return changed, Check(changed)
 }
 
-// List returns labels as KEY=VALUE, in the order of their keys.
+// List returns labels as KEY=VALUE, sorted by key.
 func List(labels map[string]string) []string {
 	list := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {

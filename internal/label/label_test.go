@@ -25,7 +25,7 @@ func TestParse_ReadsWhatDockerReads(t *testing.T) {
 	}
 }
 
-// hostile are labels that are refused, and a part of why.
+// hostile maps labels that are refused to a part of the error.
 var hostile = map[string]string{
 	"=x":                "the key is empty",
 	"":                  "the key is empty",
@@ -100,7 +100,7 @@ func TestChange_IsBounded(t *testing.T) {
 		}
 	}
 	if _, err := Change(many, map[string]string{"one-more": ""}, []string{"k0"}); err != nil {
-		t.Errorf("one in the place of another: %v", err)
+		t.Errorf("replacing one label at the limit: %v", err)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestChange_SharesNothing(t *testing.T) {
 		t.Errorf("%v, %v, want %v", List(got), err, want)
 	}
 	if want := []string{"a=1", "b=2", "c=3"}; !slices.Equal(List(old), want) {
-		t.Errorf("the old ones are %v", List(old))
+		t.Errorf("the old labels are %v", List(old))
 	}
 	if got, err := Change(old, nil, []string{"a", "b", "c"}); got != nil || err != nil {
 		t.Errorf("%v, %v, want nil", got, err)
@@ -122,7 +122,7 @@ func TestChange_SharesNothing(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is accepted is harmless in a terminal, and comes back as it was.
+// FuzzParse checks that accepted labels are harmless in a terminal, and round-trip.
 func FuzzParse(f *testing.F) {
 	for text := range hostile {
 		f.Add(text)

@@ -17,13 +17,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Adopt makes the directories of parts, overlay uppers that are no longer mounted, into layer id, by renaming
-// them: the cost does not depend on their content. Afterwards the parts' directories are gone. The layer
-// holds what changed against the snapshot that the live root was mounted on. After a failure everything is in
-// its place again, unless the error joins one of undoing; after that, or a crash, call Unadopt.
+// Adopt makes the directories of parts, overlay uppers that are no longer mounted, into layer id, by renaming them:
+// the cost does not depend on their content. Afterwards the parts' directories are gone. The layer holds what changed
+// against the snapshot that the live root was mounted on. After a failure all directories are back in their places,
+// unless the error joins an error of undoing. After such an error, or a crash, call Unadopt.
 //
-// A part is moved when the way to its new place is durable, so that a power loss leaves it in its old place
-// or the new one, whatever the order in which a file system writes renames.
+// A part is moved only after the directories that lead to its new place are durable. A power loss then leaves the
+// part in its old place or in the new one, in whatever order the file system writes renames.
 func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) (err error) {
 	if !validID(id) {
 		return fault.New(fault.Invalid, "invalid layer id %q", id)
@@ -39,7 +39,7 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	if err := b.publish(ctx); err != nil {
 		return fault.Wrap(err, "adopt layer %s", id)
 	}
-	defer b.keep() // from here on it holds what must not be removed
+	defer b.keep() // from here on the layer may hold parts, which must not be removed
 	if err := b.adoptAll(e, parts); err != nil {
 		moved := slices.DeleteFunc(slices.Clone(parts), func(p rootspec.Part) bool {
 			_, err := os.Lstat(p.Dir)
@@ -50,7 +50,7 @@ func (s *Store) Adopt(ctx context.Context, id timeline.LayerID, parts []rootspec
 	return nil
 }
 
-// adoptAll moves the directories of parts into the layer, which was published.
+// adoptAll moves the directories of parts into the published layer.
 func (b *building) adoptAll(e *emitter, parts []rootspec.Part) error {
 	if err := b.s.fs.Sync(b.s.top); err != nil {
 		return fault.Wrap(err, "adopt layer %s", b.id)
@@ -64,8 +64,8 @@ func (b *building) adoptAll(e *emitter, parts []rootspec.Part) error {
 	return nil
 }
 
-// adopt moves one part's directory into the layer. durable are the directories of the layer
-// that a power loss leaves where they are.
+// adopt moves one part's directory into the layer. durable holds the directories of the layer that are already
+// durable in their places.
 func (b *building) adopt(e *emitter, p rootspec.Part, durable map[string]bool) error {
 	from, err := dirfd.OpenDir(unix.AT_FDCWD, filepath.Dir(p.Dir))
 	if err != nil {
@@ -97,7 +97,7 @@ func (b *building) adopt(e *emitter, p rootspec.Part, durable map[string]bool) e
 		return err
 	}
 	last := path.Base(clean)
-	// The place may exist, empty: it is where the part was mounted.
+	// The place may exist as an empty directory: the mount point of the part.
 	if err := b.s.fs.Rmdir(to, last); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
@@ -126,7 +126,7 @@ func (b *building) secure(p string, durable map[string]bool) error {
 	return b.s.fs.Sync(dir)
 }
 
-// leadTo makes the directories that lead to p, p among them, as skeletons.
+// leadTo makes p and the directories above it as skeletons, and opens p.
 func (e *emitter) leadTo(fs int, p string) (int, error) {
 	dst, err := e.skeleton(fs, path.Join(p, "x"))
 	if err != nil {
@@ -144,10 +144,9 @@ func (e *emitter) leadTo(fs int, p string) (int, error) {
 	return up, nil
 }
 
-// Unadopt undoes Adopt, wherever a crash or an error interrupted it, and can be repeated: it
-// moves the layer's directories back to their parts and removes the layer. If a part has a
-// directory again in the place of one that Adopt took, that is an error (os.ErrExist), unless
-// the layer's is empty.
+// Unadopt undoes Adopt, wherever a crash or an error interrupted it, and can be repeated: it moves the layer's
+// directories back to their parts and removes the layer. It fails with os.ErrExist if a part has a new directory in
+// the place of its old one, unless the directory in the layer is empty.
 func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootspec.Part) error {
 	for _, p := range slices.Backward(sortedParts(parts)) {
 		if err := ctx.Err(); err != nil {
@@ -160,8 +159,8 @@ func (s *Store) Unadopt(ctx context.Context, id timeline.LayerID, parts []rootsp
 	return s.Remove(ctx, id)
 }
 
-// giveBack moves the directory at of a layer back to dst, if Adopt had moved it. It is durable there when
-// giveBack returns: before its old parent is moved or removed.
+// giveBack moves the directory at of a layer back to dst, if Adopt moved it. The move is durable when giveBack
+// returns, and so before the old parent of the directory is moved or removed.
 func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	from, src, err := s.placeOf(id, at)
 	if from < 0 {
@@ -177,11 +176,11 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	}
 	defer unix.Close(to)
 	switch _, err := dirfd.Lstat(to, filepath.Base(dst)); {
-	case err == nil: // it was not moved, or is back: the layer has an empty directory at most
+	case err == nil: // not moved, or already back: the layer has an empty directory at most
 		if err := s.fs.Rmdir(from, src); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		return s.fs.Sync(to) // the process that moved it back may have died before it did so
+		return s.fs.Sync(to) // the process that moved it back may have died before it synced
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
@@ -195,8 +194,8 @@ func (s *Store) giveBack(id timeline.LayerID, at, dst string) error {
 	return s.fs.Sync(to)
 }
 
-// placeOf opens the directory of a layer in which Adopt put the part at; -1 if it does not exist. The path
-// was written by the sandbox: if a link or a file is on it, Adopt did not put the part there.
+// placeOf opens the parent directory of the part at in a layer, if Adopt moved the part there; otherwise it returns
+// -1. The sandbox wrote the path: if a component is a link or a file, Adopt did not move the part there.
 func (s *Store) placeOf(id timeline.LayerID, at string) (dir int, name string, err error) {
 	dir, err = dirfd.OpenDir(s.top, string(id))
 	if err != nil || at == "/" {
@@ -207,7 +206,7 @@ func (s *Store) placeOf(id timeline.LayerID, at string) (dir int, name string, e
 	return in, path.Base(at), ignore(err, unix.ENOENT, unix.ENOTDIR, unix.ELOOP)
 }
 
-// ignore returns err unless it is one of these.
+// ignore returns err, or nil if it is one of these.
 func ignore(err error, these ...unix.Errno) error {
 	if slices.ContainsFunc(these, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// TestAdopt_SurvivesCrash kills the process while it turns uppers into a layer: nothing in
-// them is lost, and the next process moves them back, in as many tries as it takes.
+// TestAdopt_SurvivesCrash kills the process while it turns uppers into a layer: no file is lost, and the next process
+// moves them back, even if it is killed too.
 func TestAdopt_SurvivesCrash(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	for k := 1; ; k++ {
@@ -70,7 +70,7 @@ func TestAdopt_SurvivesCrash(t *testing.T) {
 	}
 }
 
-// oneWay lets the first of two parts go into a layer, and nothing come back.
+// oneWay lets the first of two parts be moved into a layer, and no part be moved back.
 type oneWay struct{ vfs.FS }
 
 func (o oneWay) Rename(from int, name string, to int, as string) error {
@@ -80,8 +80,8 @@ func (o oneWay) Rename(from int, name string, to int, as string) error {
 	return o.FS.Rename(from, name, to, as)
 }
 
-// TestAdopt_KeepsFilesOfFailedRollback covers a rollback that fails as well: the layer keeps
-// what cannot be moved back, for another try.
+// TestAdopt_KeepsFilesOfFailedRollback covers a rollback that fails as well: the layer keeps the files that cannot be
+// moved back, for another attempt.
 func TestAdopt_KeepsFilesOfFailedRollback(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)
@@ -109,8 +109,7 @@ func TestAdopt_KeepsFilesOfFailedRollback(t *testing.T) {
 	}
 }
 
-// TestUnadopt_FollowsNoLink covers the upper of /, which may have a link on the path to
-// another part that leads out of the layer.
+// TestUnadopt_FollowsNoLink covers an upper of / with a link out of the layer on the path to another part.
 func TestUnadopt_FollowsNoLink(t *testing.T) {
 	const id = timeline.LayerID("00000000000000ff")
 	w := newWorld(t, t.TempDir(), false)

@@ -27,7 +27,7 @@ func (v *View) Below(ctx context.Context, p string, fn func(Visit) error) error 
 	return m.walk(ctx, 0, func(_ *mdir, f *found) error { return fn(Visit{f, m.depth}) })
 }
 
-// Entry describes the entry. Its path is as long as its depth makes it.
+// Entry describes the entry. Only the depth of the tree limits the length of its path.
 func (x Visit) Entry() Entry { return x.f.entry() }
 
 // Level is 1 for the entries of the directory that the walk began in.

@@ -50,7 +50,7 @@ func BenchmarkCapture(b *testing.B) {
 			b.Run(fmt.Sprintf("have=%d/change=%d", have, change), func(b *testing.B) {
 				s, dir := benchStore(b)
 				live := filepath.Join(dir, "live")
-				// Programs work somewhere deep, where a tree has one branch first.
+				// Programs work deep in a tree that has a single branch at first.
 				fill(b, filepath.Join(live, "srv/work/project"), max(have, 1))
 				parts := []rootspec.Part{{Dir: live, Path: "/"}}
 				x, err := s.Scan(context.Background(), parts, false)
@@ -95,8 +95,8 @@ func BenchmarkCapture(b *testing.B) {
 	}
 }
 
-// BenchmarkAdopt turns an upper with 1000 files into a layer: of one part, of parts that
-// lie in the root, as on a host, and of parts that lie deeper.
+// BenchmarkAdopt turns an upper with 1000 files into a layer: of one part, of parts directly in the root, as on a
+// host, and of deeper parts.
 func BenchmarkAdopt(b *testing.B) {
 	for _, paths := range [][]string{{"/"},
 		{"/", "/bin", "/etc", "/home", "/lib", "/opt", "/root", "/srv", "/usr", "/var"},
@@ -137,8 +137,8 @@ type unflushed struct{ vfs.FS }
 
 func (unflushed) Sync(int) error { return nil }
 
-// cpu is the time that this process has used, on all processors: a figure that
-// holds when others use the machine too.
+// cpu returns the time that this process has used, on all processors: a figure that does not depend on other users of
+// the machine.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -193,8 +193,8 @@ type counter int64
 
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
 
-// TestImportAgainstCp measures ImportDir beside cp -a on a real tree; set
-// COPPICE_BENCH_IMPORT to a directory, such as /usr.
+// TestImportAgainstCp compares the speed of ImportDir with cp -a on a real tree; set COPPICE_BENCH_IMPORT to a
+// directory, such as /usr.
 func TestImportAgainstCp(t *testing.T) {
 	src := os.Getenv("COPPICE_BENCH_IMPORT")
 	if src == "" {

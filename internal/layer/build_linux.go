@@ -19,9 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Builder is a layer that a function fills. Paths are relative to the layer's root, with
-// slashes; "." is the root. It may be used by several goroutines at once, and not after
-// the function has returned.
+// Builder is a layer that a function fills. Paths are relative to the layer's root, with slashes; "." is the root.
+// Several goroutines may use it at once, until the function returns.
 type Builder struct {
 	b    *building
 	root *os.Root
@@ -35,14 +34,14 @@ type DirMeta struct {
 	Mode     uint32 // permission bits, with setuid, setgid and sticky
 	UID, GID uint32 // as the store's process sees them
 	Mtime    time.Time
-	// Skeleton: the directory only leads to the content of the layer. A mount shows its attributes; in a
-	// view, those of the next lower layer count.
+	// Skeleton says that the directory only leads to the content of the layer. A mount shows its attributes; a view
+	// shows those of the next lower layer.
 	Skeleton bool
 }
 
 // Build makes layer id of what fill writes below its root, which is empty at first. If fill fails there is no
 // layer, and nothing is left; what a killed process left is removed when the store is opened. It returns
-// Exists if the layer exists. The layer is not flushed: Seal does that.
+// Exists if the layer exists. The layer is not flushed: Finalize does that.
 func (s *Store) Build(ctx context.Context, id timeline.LayerID, fill func(b *Builder) error) error {
 	return fault.Wrap(s.build(ctx, id, fill), "build layer %s", id)
 }
@@ -70,9 +69,9 @@ func (s *Store) build(ctx context.Context, id timeline.LayerID, fill func(b *Bui
 	return b.finish(ctx)
 }
 
-// Root returns the root of the layer. Files below it belong to the user of the store's process; there must be
-// no special file but those of Whiteout, and no attribute whose name begins with "user.overlay.". The root
-// itself is a skeleton unless Dir says otherwise.
+// Root returns the root of the layer. Files below it belong to the user of the store's process. Special files may
+// only be made with Whiteout, and attributes must not have names that begin with "user.overlay.". The root itself is
+// a skeleton unless Dir says otherwise.
 func (w *Builder) Root() *os.Root { return w.root }
 
 // Dir makes a directory, unless it exists. It gets its metadata when fill has returned without an error, so
@@ -91,8 +90,7 @@ func (w *Builder) Dir(p string, m DirMeta) error {
 	return nil
 }
 
-// Whiteout removes a path, whatever is in lower layers. The directory above it must exist, and the path must
-// not.
+// Whiteout hides a path of lower layers. The directory above the path must exist, and the path must not.
 func (w *Builder) Whiteout(p string) error {
 	return fault.Wrap(w.at(path.Clean(p), func(dir int, name string) error {
 		return w.b.s.fs.Mknod(dir, name, unix.S_IFCHR, 0)
@@ -106,7 +104,7 @@ func (w *Builder) Opaque(p string) error {
 	}), "make directory %q opaque", p)
 }
 
-// at calls do with the open directory that contains p, and the name of p there.
+// at calls do with the open directory that contains p, and the name of p in it.
 func (w *Builder) at(p string, do func(dir int, name string) error) error {
 	dir, name := path.Split(p)
 	if name == ".." || name == "." || name == "" {

@@ -63,12 +63,12 @@ func (g *gitLab) feed(dir string, stdin []byte, args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// fresh gives a lab with a world of its own, and the same repository.
+// fresh returns a lab with a new world and the same repository.
 func (g *gitLab) fresh(t tb, dir string) *gitLab {
 	return &gitLab{world: newWorld(t, dir, false), home: g.home, top: g.top, r: g.r}
 }
 
-// lay makes the layer of a commit: all of it, or what differs from the one below.
+// lay makes the layer of a commit: all of it, or its differences from the commit below.
 func (g *gitLab) lay(commit repo.OID) {
 	g.t.Helper()
 	ctx := context.Background()
@@ -102,8 +102,8 @@ func (g *gitLab) lay(commit repo.OID) {
 	g.last = commit
 }
 
-// Layers of commits, mounted, are what git checks out, and git finds them clean without
-// reading one; also when they were merged, by hard links.
+// TestCommitsAsLayers checks that mounted layers of commits are what git checks out, and that git finds them clean
+// without reading a file; also after they were merged, by hard links.
 func TestCommitsAsLayers(t *testing.T) {
 	needOverlay(t)
 	if _, err := exec.LookPath("git"); err != nil {
@@ -132,7 +132,7 @@ func TestCommitsAsLayers(t *testing.T) {
 	})
 }
 
-// madeUp commits a tree in which directories and files take each other's place.
+// madeUp commits a tree in which directories and files replace each other.
 func (g *gitLab) madeUp(t *rapid.T, n int) repo.OID {
 	files := map[string]string{}
 	name := rapid.SampledFrom([]string{"a", "b", "c", "a.d"})
@@ -154,14 +154,14 @@ func (g *gitLab) madeUp(t *rapid.T, n int) repo.OID {
 	return repo.OID(g.git(g.top, "rev-parse", "refs/heads/madeup"))
 }
 
-// agree checks what a mount of the layers shows against git's own idea.
+// agree compares a mount of the layers with git's own view.
 func (g *gitLab) agree() {
 	g.t.Helper()
 	g.present()
 	defer g.unmount()
 	inside := filepath.Join(g.live, "repo")
 	if s := g.git(inside, "diff-files") + g.git(inside, "status", "--porcelain"); s != "" {
-		g.t.Fatalf("git inside says\n%s", s)
+		g.t.Fatalf("git inside reports\n%s", s)
 	}
 	own := filepath.Join(g.home, "own")
 	g.must(os.Mkdir(own, 0o755))
@@ -170,7 +170,7 @@ func (g *gitLab) agree() {
 	want, got := pictureOf(g.t, own), pictureOf(g.t, inside)
 	g.must(os.RemoveAll(own))
 	g.same("mount", want, got)
-	// Changes that only who reads a file would see, made below the mount.
+	// Changes that only a reader of the file would see, made below the mount.
 	g.unmount()
 	view := g.s.View(g.dirs(g.stack))
 	for p := range want {
@@ -178,7 +178,7 @@ func (g *gitLab) agree() {
 	}
 	g.present()
 	if s := g.git(filepath.Join(g.live, "repo"), "status", "--porcelain"); s != "" {
-		g.t.Fatalf("git inside read files: it says\n%s", s)
+		g.t.Fatalf("git inside read files: it reports\n%s", s)
 	}
 	g.unmount()
 	for p := range want {
@@ -186,7 +186,7 @@ func (g *gitLab) agree() {
 	}
 }
 
-// pictureOf is kinds, modes and contents of a work tree, without .git.
+// pictureOf returns kinds, modes and contents of a work tree, without .git.
 func pictureOf(t tb, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -203,7 +203,7 @@ func pictureOf(t tb, dir string) map[string]string {
 	return out
 }
 
-// deceive turns around each bit of a file of a layer, and gives it its time again.
+// deceive inverts each bit of a file of a layer, and restores its time.
 func (g *gitLab) deceive(v *View, p string) {
 	g.t.Helper()
 	e, err := v.Lookup(p)

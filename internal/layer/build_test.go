@@ -24,8 +24,8 @@ func (w *world) built(fill func(b *Builder) error) timeline.LayerID {
 	return id
 }
 
-// TestBuild_LayerMatchesMountAndView compares what is built with the kernel's mount and with a
-// view: files over files, removed entries and hidden entries.
+// TestBuild_LayerMatchesMountAndView compares a built layer with the kernel's mount and with a view: files over
+// files, removed entries and hidden entries.
 func TestBuild_LayerMatchesMountAndView(t *testing.T) {
 	needOverlay(t)
 	w := newWorld(t, t.TempDir(), false)
@@ -54,7 +54,7 @@ func TestBuild_LayerMatchesMountAndView(t *testing.T) {
 	})
 	fresh, done := w.freshMount()
 	defer done()
-	// The kernel knows nothing of skeletons: it shows what they have.
+	// The kernel does not know skeletons: it shows their own metadata.
 	want, got := picture(t, fresh), viewPicture(t, w.s.View(w.dirs(w.stack)))
 	for _, skeleton := range []string{"/", "/home"} {
 		delete(want, skeleton)
@@ -72,7 +72,7 @@ func TestBuild_LayerMatchesMountAndView(t *testing.T) {
 	if st.Mode&0o7777 != 0o1750 || mtimeNs(&st) != at.UnixNano() {
 		t.Errorf("%o %d", st.Mode, mtimeNs(&st))
 	}
-	_, err := w.s.Seal(context.Background(), id)
+	_, err := w.s.Finalize(context.Background(), id)
 	w.must(err)
 	w.must(w.s.Verify(context.Background(), id))
 }

@@ -24,8 +24,8 @@ type building struct {
 	undo  undo.Stack
 }
 
-// begin makes an empty layer in tmp. b.undo.Run must be deferred: it closes
-// everything, and removes the layer unless finish was reached.
+// begin makes an empty layer in tmp. The caller must defer b.undo.Run: it closes everything, and removes the layer
+// unless finish was reached.
 func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, err error) {
 	if s.Has(id) {
 		return nil, fault.New(fault.Exists, "layer %s already exists", id)
@@ -62,8 +62,8 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 	return b, nil
 }
 
-// charge makes the tree of a new layer belong to a project, and links too: a file cannot have names in two
-// projects. The manifest does not, since it is written when the process may no longer be exempt from limits.
+// charge assigns the tree of a new layer to a project, and links too: a file cannot have names in two projects. The
+// manifest is not charged, since it is written when the process may no longer be exempt from limits.
 func (b *building) charge(p quota.Project) error {
 	if p == 0 {
 		return nil

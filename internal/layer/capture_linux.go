@@ -18,26 +18,23 @@ import (
 
 // CaptureInput describes a capture.
 type CaptureInput struct {
-	// Parts are where the changes of the live root appear. No process may write
-	// to them while Capture runs.
+	// Parts are where the changes of the live root appear. No process may write to them while Capture runs.
 	Parts []rootspec.Part
-	// Index is the state at the last capture; nil: everything in Parts is new,
-	// their own directories too; new(Index): everything in them is new.
+	// Index is the state at the last capture. With nil, everything in Parts is new, their root directories too; with
+	// new(Index), only what is in them.
 	Index *Index
-	// Suspects may change without a trace in their stat, now and until the next
-	// capture.
+	// Suspects are files that may change while their stat stays the same, now and until the next capture.
 	Suspects Suspects
 	// Plain says that the parts are plain trees, not overlay uppers.
 	Plain bool
 	// Now is when the processes were frozen; zero: now.
 	Now time.Time
-	// MaxPaths is how many paths may be copied; 0 is any number. See
-	// Captured.TooMany.
+	// MaxPaths is the maximum number of copied paths; 0: no limit. See Captured.TooMany.
 	MaxPaths int
-	// Head returns the snapshot that Index belongs to. It is called when an entry must be compared by its
-	// content and no layer is known to hold a copy, because it was written by Rewind, or the layer is gone,
-	// as after the deletion of a snapshot. If Head or its result is nil, such an entry is taken as changed.
-	// Directories that overlayfs copied up from the snapshot do not count as changed.
+	// Head returns the snapshot that Index belongs to. It is called when an entry must be compared by its content and
+	// no layer is known to hold a copy: Rewind wrote it, or the layer was removed with its snapshot. If Head or its
+	// result is nil, such an entry counts as changed. Directories that overlayfs copied up from the snapshot do not
+	// count as changed.
 	Head func() *View
 	// TimesAside ignores a change if only times of directories differ from Head, as after a file was created
 	// and removed. The index is not updated then, so that they are captured with the next change.
@@ -53,21 +50,20 @@ type Captured struct {
 	Stats timeline.Stats
 	Index *Index // belongs to the new snapshot, also when Empty
 	Empty bool   // nothing changed, and no layer was made
-	// TooMany says that more than MaxPaths changed: no layer was made, Stats describes what would have been
-	// captured, and Adopt is the better way.
+	// TooMany says that more than MaxPaths changed: no layer was made, and Stats describes what would have been
+	// captured. The caller should use Adopt.
 	TooMany bool
 	Paths   []string // the first MaxPaths of the changed paths, for messages
-	Removed []string // those of Paths that are not there any more
-	// Unkept is how many entries have extended attributes that a layer cannot hold: their
-	// copies lack them.
+	Removed []string // those of Paths that no longer exist
+	// Unkept is the number of entries with extended attributes that a layer cannot hold: their copies lack them.
 	Unkept int
 }
 
-// MaxPaths is how many changed paths Captured names.
+// MaxPaths is the maximum number of changed paths that Captured names.
 const MaxPaths = limit.NamedPaths
 
 // Capture writes what changed since in.Index as layer id. When it returns, the layer survives the death of
-// any process; Seal makes it survive a power loss. After a failure nothing is left behind and in.Index stays
+// any process; Finalize makes it survive a power loss. After a failure nothing is left behind and in.Index stays
 // valid.
 func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInput) (out Captured, err error) {
 	if !validID(id) {
@@ -124,8 +120,8 @@ func (s *Store) Capture(ctx context.Context, id timeline.LayerID, in CaptureInpu
 	return out, nil
 }
 
-// Scan returns the state of parts as an index, which the next Capture compares with. It is used when a live
-// root was just made. plain is as in CaptureInput.
+// Scan returns the state of parts as an index, which the next Capture compares with. It is for a live root that was
+// just made. plain is as in CaptureInput.
 func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*Index, error) {
 	w := s.newWalker(ctx, CaptureInput{Parts: parts, Plain: plain})
 	trees, x, err := w.walk(parts, nil)
@@ -149,9 +145,9 @@ func (s *Store) Scan(ctx context.Context, parts []rootspec.Part, plain bool) (*I
 	return x, fault.Wrap(err, "scan")
 }
 
-// Rescan is Scan for what Rewind has written: an index of the present that shares with in.Index what has not
-// changed since. What is too recent to be distinguished from a later change by its stat is compared by
-// content at the next capture.
+// Rescan is Scan after a Rewind: it returns an index of the present state that shares the unchanged entries of
+// in.Index. Entries whose stat may not show a later change, because they are too recent, are compared by content at
+// the next capture.
 func (s *Store) Rescan(ctx context.Context, in CaptureInput) (*Index, error) {
 	trees, x, err := s.newWalker(ctx, in).walk(in.Parts, in.Index)
 	trees.close()

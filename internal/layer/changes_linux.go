@@ -45,22 +45,22 @@ type Lines struct{ Added, Removed int }
 type DiffOptions struct {
 	Paths []string // only these paths and those below them; empty: all
 	Stat  bool     // count lines
-	Most  int      // number of changes; 0: limit.DiffEntries
-	Bytes int      // bytes of their paths; 0: limit.DiffBytes
+	Most  int      // maximum number of changes; 0: limit.DiffEntries
+	Bytes int      // maximum bytes of their paths; 0: limit.DiffBytes
 
 	Ignore   Ignored
-	Timeless bool // the time of an entry does not count
+	Timeless bool // times of entries do not count
 
-	names    int  // entries of one directory held of each side; 0: limit.DirNames
+	names    int  // maximum entries of one directory held for each side; 0: limit.DirNames
 	contents bool // leave out directories that only one side has
 }
 
-// Ignored describes differences of directories that no process made: an overlay that an ordinary user mounts
-// gives that user the directories that it copies up.
+// Ignored describes differences of directories that no process caused: an overlay that an ordinary user mounts gives
+// that user the directories that it copies up.
 type Ignored struct {
-	// Roots are absolute paths of directories whose owner does not count, nor what a user who cannot set it
-	// replaces or omits with it: the owner's permissions, if they are those of that user, and attributes,
-	// except emulated owners.
+	// Roots are absolute paths of directories whose owner does not count. A user who cannot set the owner cannot keep
+	// the rest either, so two more things do not count: the owner's permissions, if they are those of that user, and
+	// attributes, except emulated owners.
 	Roots  map[string]bool
 	Owners bool // the owner of a directory does not count
 }
@@ -180,8 +180,8 @@ func bothRoots(a, b *View) (*mdir, *mdir, error) {
 	return ma, mb, nil
 }
 
-// touchedDir is a directory of the trees in which views can differ: only names
-// in one of them need a look. all says that every name does.
+// touchedDir is a directory of the trees in which two views can differ. Only names in one of these trees are
+// compared; if all is set, every name is.
 type touchedDir struct {
 	m   *mdir
 	all bool
@@ -196,7 +196,7 @@ func newTouched(parts []rootspec.Part) (touchedDir, error) {
 	return touchedDir{m: m}, err
 }
 
-// park and unpark are those of the directory, for its child next.
+// park and unpark are mdir.park and mdir.unpark, for the child directory next.
 func (t touchedDir) park(next touchedDir) error {
 	if t.m == nil || next.m == nil {
 		return nil
@@ -217,7 +217,7 @@ func (t touchedDir) close() {
 	}
 }
 
-// names lists the names to compare, up to that many.
+// names lists the names to compare. It returns TooLarge if there are more than most.
 func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, error) {
 	list, err := t.m.list(ctx, most)
 	if err != nil {
@@ -235,20 +235,20 @@ func (t touchedDir) names(ctx context.Context, most int) (map[string]*found, err
 	return out, nil
 }
 
-// differ compares two views, and reports up to that many entries and bytes of paths.
+// differ compares two views, and reports at most entries changes with at most bytes bytes of paths.
 type differ struct {
 	ignore         Ignored
 	ctx            context.Context
 	fn             func(*Change) error
 	turn           turn
 	stat, contents bool
-	entries, bytes int // that may still be reported
-	names          int // of one directory, that may be held
+	entries, bytes int // still allowed in reports
+	names          int // maximum of one directory, held in memory
 	timeless       bool
 }
 
-// walk compares two directories in the names that t holds. An opaque mark in a
-// touched layer may have hidden any name, so there all are compared.
+// walk compares the entries of two directories whose names t holds. An opaque mark in a touched layer may have hidden
+// any name, so below it all names are compared.
 func (d *differ) walk(ma, mb *mdir, t touchedDir, at places, depth int) error {
 	p, err := d.pairs(ma, mb, t)
 	if err != nil {
@@ -319,7 +319,7 @@ func (d *differ) pairs(ma, mb *mdir, t touchedDir) (p pairs, err error) {
 	return p, nil
 }
 
-// named returns the entry of that name in a sorted list; nil if there is none.
+// named returns the entry with that name in a sorted list; nil if there is none.
 func named(list []found, name string) *found {
 	i, has := slices.BinarySearchFunc(list, name, func(f found, name string) int { return strings.Compare(f.name, name) })
 	if !has {
@@ -384,8 +384,8 @@ func (d *differ) dirs(fa, fb *found, at places) error {
 	return d.report(Modified, fa, fb, at)
 }
 
-// sameRootMode compares the modes of two roots. If one of them could not be given the owner of the other, its owner's
-// permissions are what the caller may do with the other.
+// sameRootMode compares the modes of two roots. If one of them could not get the owner of the other, its owner's
+// permissions must be the caller's access to the other.
 func sameRootMode(fa, fb *found, sa, sb *unix.Stat_t) bool {
 	differ := sa.Mode ^ sb.Mode
 	switch {
@@ -413,13 +413,13 @@ func (f *found) access() (bits uint32) {
 	return bits
 }
 
-// owners are the attributes by which root emulation changed the owner.
+// owners returns the attributes in which root emulation stores the owner.
 func (a attrs) owners() *attrs {
 	a.list = slices.DeleteFunc(slices.Clone(a.list), func(x xattr) bool { return x.Key != xattrOwner })
 	return &a
 }
 
-// seen are the attributes without our own marks.
+// seen returns the attributes without Coppice's own marks.
 func (a attrs) seen() *attrs {
 	a.list = slices.DeleteFunc(slices.Clone(a.list), isMark)
 	return &a
@@ -455,8 +455,8 @@ func (d *differ) descend(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, a
 	return cmp.Or(ma.unpark(sa), mb.unpark(sb), t.unpark(next))
 }
 
-// sub opens a touched directory. A file of one layer and a directory of another,
-// or an opaque mark, mean that anything below may differ.
+// sub opens a touched directory. After a file of one layer and a directory of another, or an opaque mark, anything
+// below may differ.
 func (t touchedDir) sub(tf *found, name string) (touchedDir, error) {
 	if tf != nil && (!dirfd.IsDir(&tf.st) || tf.opaque) {
 		return touchedDir{all: true}, nil
@@ -532,8 +532,8 @@ func (d *differ) inside(kind string, m *mdir, f *found, at places, depth int) er
 	})
 }
 
-// report passes one change to fn, unless at says that only something below it is
-// chosen. Its path is joined here and nowhere else, after a look at what is left.
+// report passes one change to fn, unless at has only paths below it. To save memory, the path is joined only here,
+// after the limits were checked.
 func (d *differ) report(kind string, fa, fb *found, at places) error {
 	f := cmp.Or(fb, fa)
 	if !at.here() || d.contents && dirfd.IsDir(&f.st) && (fa == nil || fb == nil) {

@@ -12,7 +12,7 @@ import (
 
 const (
 	copyBufSize = 128 << 10
-	smallFile   = copyBufSize // up to here a file goes through the buffer
+	smallFile   = copyBufSize // maximum size of a file that goes through the buffer
 	copyStep    = 32 << 20    // bytes that the kernel copies between two checks of the context
 )
 
@@ -51,7 +51,7 @@ func (s *Store) copyBytes(ctx context.Context, dst, src int, st *unix.Stat_t) er
 	return s.copySparse(ctx, dst, src, st.Size)
 }
 
-// copySparse copies what is not a hole.
+// copySparse copies the data of a file, and leaves its holes.
 func (s *Store) copySparse(ctx context.Context, dst, src int, size int64) error {
 	for off := int64(0); off < size; {
 		data, err := unix.Seek(src, off, unix.SEEK_DATA)
@@ -81,8 +81,7 @@ func (s *Store) copySparse(ctx context.Context, dst, src int, size int64) error 
 	return s.fs.Truncate(dst, size)
 }
 
-// copyRange copies [from, to) in the kernel, and through a buffer where that is
-// refused.
+// copyRange copies [from, to) in the kernel, and through a buffer if the kernel refuses.
 func (s *Store) copyRange(ctx context.Context, dst, src int, from, to int64) error {
 	for from < to {
 		if err := ctx.Err(); err != nil {
@@ -96,15 +95,15 @@ func (s *Store) copyRange(ctx context.Context, dst, src int, from, to int64) err
 		case err != nil:
 			return err
 		case n == 0:
-			return s.copyBuffered(ctx, dst, src, from, to) // shrank, or a file system that says 0
+			// The file shrank, or the file system returns 0 where it should return an error.
+			return s.copyBuffered(ctx, dst, src, from, to)
 		}
 		from += n
 	}
 	return nil
 }
 
-// copyBuffered copies [from, to) through a buffer. A file that turns out to be
-// shorter ends early.
+// copyBuffered copies [from, to) through a buffer. It stops early if the file is shorter.
 func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
@@ -130,7 +129,7 @@ func (s *Store) copyBuffered(ctx context.Context, dst, src int, from, to int64) 
 	return nil
 }
 
-// dataFrom returns the offset of the next data of a file of a size, at or after off; size if only a hole is
+// dataFrom returns the offset of the next data at or after off in a file of the given size; size if only a hole is
 // left. If the file system cannot tell, everything counts as data.
 func dataFrom(fd int, off, size int64) int64 {
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
@@ -143,8 +142,8 @@ func dataFrom(fd int, off, size int64) int64 {
 	return data
 }
 
-// sameContent compares two open files of the same size. It reads where one of them has
-// data, so that its cost grows with that and not with the size.
+// sameContent compares two open files of the same size. It reads only where one of them has data, so the cost grows
+// with the data and not with the size.
 func sameContent(ctx context.Context, a, b int, size int64) (bool, error) {
 	pa, pb := copyBufs.Get().(*[]byte), copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(pa)

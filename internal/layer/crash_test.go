@@ -14,16 +14,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// acked is what a store acknowledged.
+// acked is what a store has acknowledged.
 type acked struct {
-	sealed   map[timeline.LayerID]string // digests of layers
-	removed  map[timeline.LayerID]bool   // layers of which a removal was begun
-	adopting bool                        // an adoption was begun whose layer is not sealed
+	finalized map[timeline.LayerID]string // digests of layers
+	removed   map[timeline.LayerID]bool   // layers of which a removal was begun
+	adopting  bool                        // an adoption was begun whose layer is not finalized
 }
 
 const adoptedID = timeline.LayerID("00000000000000ad")
 
-// adoptable are the parts of the adoption, in a home.
+// adoptable returns the parts of the adoption, in a home.
 func adoptable(home string) []rootspec.Part {
 	return []rootspec.Part{
 		{Dir: filepath.Join(home, "root"), Path: "/"},
@@ -33,7 +33,7 @@ func adoptable(home string) []rootspec.Part {
 	}
 }
 
-// makeAdoptable makes the parts, which were flushed long ago.
+// makeAdoptable makes the parts, and assumes that they were flushed long ago.
 func makeAdoptable(t tb, home string) {
 	t.Helper()
 	for _, p := range adoptable(home) {
@@ -46,7 +46,7 @@ func makeAdoptable(t tb, home string) {
 	}
 }
 
-// live goes through what a store is used for: each kind of layer is made, sealed, merged and
+// live goes through what a store is used for: each kind of layer is made, finalized, merged and
 // removed. What is acknowledged is noted at once.
 func live(t *testing.T, s *Store, home string, a *acked, unsync func(dir string)) {
 	t.Helper()
@@ -57,15 +57,15 @@ func live(t *testing.T, s *Store, home string, a *acked, unsync func(dir string)
 			t.Fatal(err)
 		}
 	}
-	seal := func(id timeline.LayerID) {
+	finalize := func(id timeline.LayerID) {
 		t.Helper()
-		got, err := s.Seal(ctx, id)
+		got, err := s.Finalize(ctx, id)
 		must(err)
-		a.sealed[id] = got.Digest
+		a.finalized[id] = got.Digest
 	}
 	remove := func(id timeline.LayerID) {
 		t.Helper()
-		delete(a.sealed, id)
+		delete(a.finalized, id)
 		a.removed[id] = true
 		must(s.Remove(ctx, id))
 	}
@@ -76,7 +76,7 @@ func live(t *testing.T, s *Store, home string, a *acked, unsync func(dir string)
 	smallTree(t, src)
 	_, err := s.ImportDir(ctx, base, src, ImportOptions{})
 	must(err)
-	seal(base)
+	finalize(base)
 	parts := []rootspec.Part{{Dir: src, Path: "/"}}
 	index, err := s.Scan(ctx, parts, true)
 	must(err)
@@ -84,9 +84,9 @@ func live(t *testing.T, s *Store, home string, a *acked, unsync func(dir string)
 	must(os.Remove(filepath.Join(src, "gone")))
 	_, err = s.Capture(ctx, one, CaptureInput{Parts: parts, Index: index, Plain: true})
 	must(err)
-	seal(one)
+	finalize(one)
 	must(s.Merge(ctx, merged, []timeline.LayerID{one, base}))
-	seal(merged)
+	finalize(merged)
 	remove(one)
 
 	makeAdoptable(t, home)
@@ -97,13 +97,13 @@ func live(t *testing.T, s *Store, home string, a *acked, unsync func(dir string)
 	}
 	a.adopting = true
 	must(s.Adopt(ctx, adoptedID, adoptable(home)))
-	got, err := s.Seal(ctx, adoptedID)
+	got, err := s.Finalize(ctx, adoptedID)
 	must(err)
-	a.adopting, a.sealed[adoptedID] = false, got.Digest
+	a.adopting, a.finalized[adoptedID] = false, got.Digest
 	remove(base)
 }
 
-// left opens what a crash left of a home, and fails unless all that was sealed is there, no
+// left opens what a crash left of a home, and fails unless all that was finalized is there, no
 // layer has a manifest that it does not agree with, and an adoption can be undone.
 func left(t *testing.T, what, home string, a acked) {
 	t.Helper()
@@ -116,7 +116,7 @@ func left(t *testing.T, what, home string, a acked) {
 	if names, err := os.ReadDir(filepath.Join(home, "layers", "tmp")); err != nil || len(names) > 0 {
 		t.Errorf("%s: tmp holds %v, %v", what, names, err)
 	}
-	for id, digest := range a.sealed {
+	for id, digest := range a.finalized {
 		if _, got, err := s.Manifest(ctx, id); err != nil || got != digest {
 			t.Errorf("%s: layer %s is %s, want %s; %v", what, id, got, digest, err)
 		}
@@ -132,8 +132,8 @@ func left(t *testing.T, what, home string, a acked) {
 		t.Fatalf("%s: %v", what, err)
 	}
 	for _, id := range all {
-		if _, kept := a.sealed[id]; !kept && !s.Sealed(id) || a.removed[id] {
-			continue // after a power loss none that is not sealed is used, nor one without a record
+		if _, kept := a.finalized[id]; !kept && !s.Finalized(id) || a.removed[id] {
+			continue // after a power loss none that is not finalized is used, nor one without a record
 		}
 		if err := s.Verify(ctx, id); err != nil {
 			t.Errorf("%s: layer %s: %v", what, id, err)
@@ -151,14 +151,14 @@ func foundAdoptable(t *testing.T, what, home string) {
 	}
 }
 
-// losses are the crashes that are tried before each call.
+// losses returns the crashes that are tried before each call.
 func losses(seed, k int) []vfs.Crash {
 	return []vfs.Crash{vfs.Kill, {}, {Names: 100}, vfs.PowerLoss(uint64(1000*seed + k)),
 		{Names: 50, Data: 100, Seed: uint64(1000*seed + k)}}
 }
 
-// TestCrash_KeepsFinalizedLayers lets the process die at any time, with or without a power
-// loss: finalized layers are there, and what was being adopted can be moved back.
+// TestCrash_KeepsFinalizedLayers lets the process die at any time, with or without a power loss: finalized layers
+// remain, and parts that were being adopted can be moved back.
 func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	t.Parallel()
 	seeds := 3
@@ -169,7 +169,7 @@ func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	for seed := range seeds {
 		home, clones := t.TempDir(), t.TempDir()
 		disk := vfs.NewCrashable(home)
-		a := acked{sealed: map[timeline.LayerID]string{}, removed: map[timeline.LayerID]bool{}}
+		a := acked{finalized: map[timeline.LayerID]string{}, removed: map[timeline.LayerID]bool{}}
 		calls := 0
 		type crash struct {
 			what, home string
@@ -187,7 +187,7 @@ func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 					continue
 				}
 				then := a
-				then.sealed, then.removed = maps.Clone(a.sealed), maps.Clone(a.removed)
+				then.finalized, then.removed = maps.Clone(a.finalized), maps.Clone(a.removed)
 				all = append(all,
 					crash{fmt.Sprintf("seed %d, a crash before call %d, %s, which leaves %+v", seed, calls, op, how), at, then})
 			}
@@ -214,7 +214,8 @@ func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	}
 }
 
-// Whenever the power fails while an adoption is undone, it can be undone again.
+// TestCrash_UnadoptLosesNothing checks that an adoption can be undone again after a power failure at any point of
+// undoing it.
 func TestCrash_UnadoptLosesNothing(t *testing.T) {
 	t.Parallel()
 	for seed := range 10 {

@@ -6,23 +6,23 @@ import (
 	"sync/atomic"
 )
 
-// maxCrew is how many goroutines one walk or copy uses at most: further ones
-// would only wait for the file system's locks.
+// maxCrew is the maximum number of goroutines of one walk or copy: more would only wait for the locks of the file
+// system.
 const maxCrew = 8
 
-// crew counts the goroutines that one call may still start beside its own. They
-// end before the call does. The zero value has none to spare.
+// crew counts the additional goroutines that one call may still start. They end before the call returns. The zero
+// value allows none.
 type crew struct {
 	spare atomic.Int32
 }
 
-// hire makes n of them.
+// hire allows n additional goroutines.
 func (c *crew) hire(n int) { c.spare.Store(int32(n)) }
 
-// gather makes one for each further processor.
+// gather allows one goroutine for each further processor, up to maxCrew with the caller.
 func (c *crew) gather() { c.hire(min(runtime.GOMAXPROCS(0), maxCrew) - 1) }
 
-// take claims a goroutine.
+// take claims a goroutine, if one is spare.
 func (c *crew) take() bool {
 	for n := c.spare.Load(); n > 0; n = c.spare.Load() {
 		if c.spare.CompareAndSwap(n, n-1) {
@@ -32,9 +32,9 @@ func (c *crew) take() bool {
 	return false
 }
 
-// each calls mine(i) for each i below n and returns when all calls have. While there are goroutines to spare,
-// also if some become free later, they take some of the calls: each calls the function that another made for
-// it. After an error no further call starts.
+// each calls mine(i) for each i below n, and returns when all calls have returned. Spare goroutines, also those that
+// become spare meanwhile, make some of the calls: each calls a function that another made for it. After an error no
+// further call starts.
 func (c *crew) each(n int, mine func(i int) error, another func() func(i int) error) error {
 	switch n {
 	case 0:
@@ -73,7 +73,7 @@ func (c *crew) each(n int, mine func(i int) error, another func() func(i int) er
 		}
 	}
 	run(mine)
-	// A waiting caller leaves its processor to the others: they may be deep in a tree with much left to do.
+	// A waiting caller leaves its processor to the other goroutines: they may be deep in a tree with much left to do.
 	c.spare.Add(1)
 	wg.Wait()
 	c.spare.Add(-1)

@@ -26,7 +26,7 @@ func TestCrew_CallsEachOnce(t *testing.T) {
 			}
 		}
 		if c.spare.Load() != 3 {
-			t.Errorf("%d to spare afterwards", c.spare.Load())
+			t.Errorf("%d spare goroutines afterwards", c.spare.Load())
 		}
 	}
 }
@@ -46,8 +46,8 @@ func TestCrew_StopsOnError(t *testing.T) {
 	}
 }
 
-// TestCrew_WaitingCallerHelps makes the second of two subtrees the large one, so that the
-// caller, done with the first, waits. Its goroutine must help with the second.
+// TestCrew_WaitingCallerHelps makes the second of two subtrees the large one, so that the caller, done with the
+// first, waits. Its goroutine must help with the second.
 func TestCrew_WaitingCallerHelps(t *testing.T) {
 	var c crew
 	c.spare.Store(1)

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Cursor looks up paths of a view, one after another. It stays in the directory of the last
-// one, so that a lookup costs the steps from there and not from the root: lookups in path
-// order open each directory once. The caller closes it. It is not safe for concurrent use.
+// Cursor looks up paths of a view, one after another. It keeps the directories of the last path open, so a lookup
+// costs the steps from there and not from the root: lookups in path order open each directory once. The caller closes
+// it. It is not safe for concurrent use.
 type Cursor struct {
 	v  *View
 	at []*mdir // the open directories, from the root down; empty before the first use
@@ -47,7 +47,7 @@ func (c *Cursor) Close() {
 	c.at = nil
 }
 
-// find returns the entry at p, which holds until the cursor is used again.
+// find returns the entry at p, which is valid until the cursor is used again.
 func (c *Cursor) find(ctx context.Context, p string) (*found, error) {
 	dir, name := path.Split(path.Clean("/" + p))
 	m, err := c.enter(ctx, strings.Split(strings.Trim(dir, "/"), "/"))
@@ -61,8 +61,8 @@ func (c *Cursor) find(ctx context.Context, p string) (*found, error) {
 	return f, fault.Wrap(err, "read %q", p)
 }
 
-// enter goes to the directory with those names. After an error the cursor is in a directory
-// above it, or unused.
+// enter moves the cursor to the directory with those names. After an error it is in a directory above that one, or
+// unused.
 func (c *Cursor) enter(ctx context.Context, names []string) (*mdir, error) {
 	if len(c.at) == 0 {
 		root, err := c.v.root()
@@ -92,7 +92,7 @@ func (c *Cursor) enter(ctx context.Context, names []string) (*mdir, error) {
 	return c.at[len(c.at)-1], nil
 }
 
-// up goes to the parent directory.
+// up moves the cursor to the parent directory.
 func (c *Cursor) up(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

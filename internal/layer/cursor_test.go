@@ -17,8 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// chained returns a view of two layers that have n directories, one in another, with a file
-// in each, and the paths of the files. Another directory has some as well.
+// chained returns a view of two layers that have n nested directories with a file in each, and the paths of the
+// files. Another directory has some files as well.
 func chained(t *testing.T, n int) (*View, []string) {
 	t.Helper()
 	s, err := Open(t.Context(), vfs.OS(), filepath.Join(t.TempDir(), "layers"))
@@ -85,7 +85,7 @@ func TestCursor_MatchesView(t *testing.T) {
 	}
 }
 
-// steps is how many directories a cursor enters and leaves for those paths, in order.
+// steps returns how many directories a cursor enters and leaves for those paths, in order.
 func steps(t *testing.T, v *View, paths []string) int64 {
 	t.Helper()
 	ctx := looptest.Counts(t)
@@ -103,7 +103,7 @@ func TestCursor_EntersEachDirectoryOnce(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{30, 60, 120} {
 		v, files := chained(t, n)
-		// The files of a directory come before and after those of the one in it.
+		// The files of a directory come before and after those of its subdirectory.
 		if got := steps(t, v, files); got > int64(4*(n+10)) {
 			t.Errorf("%d directories: %d steps", n+10, got)
 		}

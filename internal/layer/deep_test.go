@@ -25,8 +25,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// nest makes n directories called name, one in another, as a program does it that
-// knows no path: by descriptors. It returns the innermost.
+// nest makes n nested directories called name, by descriptors, as a program does that needs no path. It returns the
+// innermost.
 func nest(w *world, dir, name string, n int) int {
 	w.t.Helper()
 	fd, err := dirfd.OpenDir(unix.AT_FDCWD, dir)
@@ -41,8 +41,8 @@ func nest(w *world, dir, name string, n int) int {
 	return fd
 }
 
-// allocates fails the test when fn, an operation on n nested directories, allocates
-// more than a fixed amount for each, and for what it reports.
+// allocates fails the test if fn, an operation on n nested directories, allocates more than a fixed amount for each
+// of them and for its results.
 func allocates(t *testing.T, what string, n int, fn func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -61,8 +61,8 @@ func allocates(t *testing.T, what string, n int, fn func()) {
 	}
 }
 
-// nested are the trees of the review, a part of their depth: long names that make long
-// paths of few directories, and many directories. Both had cost hundreds of megabytes.
+// nested are the trees of a security review, with a part of their depth: long names, which make long paths of few
+// directories, and many directories. Both had cost hundreds of megabytes.
 var nested = []struct {
 	name string
 	n    int
@@ -72,7 +72,7 @@ func TestDeepTree_CostIsLinear(t *testing.T) {
 	for _, tree := range nested {
 		for _, plain := range []bool{false, true} {
 			if plain && len(tree.name) == 1 {
-				continue // the walks are the same, and take their time
+				continue // the walks are the same, and slow
 			}
 			t.Run(fmt.Sprintf("%d of %d bytes, plain %v", tree.n, len(tree.name), plain), func(t *testing.T) {
 				deepTree(t, tree.name, tree.n, plain)
@@ -137,7 +137,7 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 		levels := 0
 		w.must(after.Below(ctx, "/", func(x Visit) error { levels = x.Level(); return nil }))
 		if levels != n {
-			t.Errorf("the walk came to level %d, want %d", levels, n)
+			t.Errorf("the walk reached level %d, want %d", levels, n)
 		}
 	})
 	allocates(t, "diff of the bottom", n, func() {
@@ -172,8 +172,8 @@ func deepTree(t *testing.T, name string, n int, plain bool) {
 	w.must(w.s.Remove(ctx, first))
 }
 
-// TestCapture_ComparesCopiedUpChainInOneDescent covers a chain of directories that was copied up, of
-// which only the times changed: comparing each with the snapshot must not begin at the root each time.
+// TestCapture_ComparesCopiedUpChainInOneDescent covers a chain of directories that was copied up, of which only the
+// times changed: comparing each with the snapshot must not begin at the root each time.
 func TestCapture_ComparesCopiedUpChainInOneDescent(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
@@ -191,7 +191,7 @@ func TestCapture_ComparesCopiedUpChainInOneDescent(t *testing.T) {
 			Index: new(Index), Head: func() *View { return head }})
 		w.must(err)
 		if c.Stats.Paths != 1 {
-			t.Errorf("%d paths, want the new file alone", c.Stats.Paths)
+			t.Errorf("%d paths, want only the new file", c.Stats.Paths)
 		}
 	})
 }
@@ -247,7 +247,7 @@ func TestCapture_RefusesMoreEntriesThanItsLimit(t *testing.T) {
 	if n := got.Index.Entries(); n != files+3 {
 		t.Errorf("the index has %d entries, want %d", n, files+3)
 	}
-	// A name more than before makes a walk of all names of its file, which counts none twice.
+	// An additional name causes a walk of all names of its file, which must not count an entry twice.
 	w.must(os.Remove(filepath.Join(live, "d", "e", "0")))
 	w.must(os.Link(first, filepath.Join(live, "d", "another")))
 	in.Index = got.Index
@@ -271,7 +271,7 @@ func TestMessages_ShortenLongPaths(t *testing.T) {
 	}
 }
 
-// deepFiles makes a file in each of n nested directories, and returns the layer of them.
+// deepFiles makes a file in each of n nested directories, and returns their layer.
 func deepFiles(w *world, name string, n int) timeline.LayerID {
 	w.t.Helper()
 	return captured(w, func(live string) {
@@ -304,10 +304,10 @@ func captured(w *world, fill func(dir string)) timeline.LayerID {
 	return id
 }
 
-// TestSeal_FlushesLayerTooLargeForManifest covers a layer that uses little space on disk and
+// TestFinalize_FlushesLayerTooLargeForManifest covers a layer that uses little space on disk and
 // has a large manifest, which contains each path, target and attribute in full: attributes may
 // share a block, and a hard link repeats the path of its file.
-func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
+func TestFinalize_FlushesLayerTooLargeForManifest(t *testing.T) {
 	for name, lay := range map[string]struct {
 		fill    func(w *world) timeline.LayerID
 		entries int
@@ -345,11 +345,11 @@ func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 			w := newWorld(t, t.TempDir(), false)
 			defer w.close()
 			id, ctx := lay.fill(w), context.Background()
-			got, err := w.s.Seal(ctx, id)
-			if err != nil || got != (Sealed{}) {
-				t.Errorf("seal: %+v, %.300v; want no digest", got, err)
+			got, err := w.s.Finalize(ctx, id)
+			if err != nil || got != (Finalized{}) {
+				t.Errorf("finalize: %+v, %.300v; want no digest", got, err)
 			}
-			if w.s.Sealed(id) {
+			if w.s.Finalized(id) {
 				t.Error("the layer has a manifest")
 			}
 			n := 0
@@ -359,13 +359,13 @@ func TestSeal_FlushesLayerTooLargeForManifest(t *testing.T) {
 			}
 		})
 	}
-	d := describer{entries: make([]*format.Entry, limit.SealedEntries)}
+	d := describer{entries: make([]*format.Entry, limit.ManifestEntries)}
 	if err := d.admit(&format.Entry{}); err != nil {
-		t.Errorf("as many entries as a manifest holds: %v", err)
+		t.Errorf("the maximum number of entries of a manifest: %v", err)
 	}
 	d.entries = append(d.entries, nil)
 	if err := d.admit(&format.Entry{}); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("one more entry than a manifest holds: %v, want too_large", err)
+		t.Errorf("one entry more than the maximum of a manifest: %v, want too_large", err)
 	}
 }
 
@@ -423,7 +423,7 @@ func TestDiff_CountsNoLinesOfALargeFile(t *testing.T) {
 	}
 }
 
-// written counts what is written to it.
+// written counts the bytes that are written to it.
 type written int
 
 func (c *written) Write(p []byte) (int, error) { *c += written(len(p)); return len(p), nil }
@@ -454,7 +454,7 @@ func TestDiff_TruncatesAfterFirstChanges(t *testing.T) {
 
 // TestDiff_BoundsListedChanges has one change more in one directory than an answer lists.
 func TestDiff_BoundsListedChanges(t *testing.T) {
-	dir, err := os.MkdirTemp("/dev/shm", "layer") // where so many files are made fast
+	dir, err := os.MkdirTemp("/dev/shm", "layer") // where many files are made fast
 	if err != nil {
 		dir = t.TempDir()
 	}
@@ -508,7 +508,7 @@ func TestDiff_StopsOnCancel(t *testing.T) {
 	defer one.Close()
 	fd := int(one.Fd())
 	if _, err := sameContent(looptest.EndsAfter(t, 0), fd, fd, 5); !errors.Is(err, context.Canceled) {
-		t.Errorf("contents are compared after it ended: %v", err)
+		t.Errorf("contents are compared after the context was canceled: %v", err)
 	}
 	walker := w.s.newWalker(looptest.EndsAfter(t, 50), CaptureInput{})
 	if _, _, err := walker.walk([]rootspec.Part{{Dir: now, Path: "/"}}, nil); !errors.Is(err, context.Canceled) {
@@ -522,8 +522,8 @@ func TestDiff_StopsOnCancel(t *testing.T) {
 	}
 }
 
-// TestWalk_ReturnsThroughGraftedTrees covers a view that grafts trees at places below its root: a walk
-// that closes its directories on the way down, and returns by "..", must return to the same ones.
+// TestWalk_ReturnsThroughGraftedTrees covers a view that grafts trees at paths below its root: a walk that closes its
+// directories on the way down, and returns by "..", must return to the same ones.
 func TestWalk_ReturnsThroughGraftedTrees(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -564,8 +564,7 @@ func TestDiff_BoundsCountedLines(t *testing.T) {
 	}
 }
 
-// TestDiff_HonorsIgnore checks that what the overlay of an ordinary user does to a directory
-// that it copies up is not a change.
+// TestDiff_HonorsIgnore checks that it is not a change when the overlay of an ordinary user copies up a directory.
 func TestDiff_HonorsIgnore(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -604,7 +603,8 @@ func TestDiff_HonorsIgnore(t *testing.T) {
 	}
 }
 
-// A process can change the mode and the owner of a part's root like those of any directory.
+// TestDiff_ReportsChangesOfRoots covers the root of a part: a process can change its mode and owner like those of any
+// directory.
 func TestDiff_ReportsChangesOfRoots(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -646,7 +646,7 @@ func TestDiff_ReportsRemovedSize(t *testing.T) {
 	}
 }
 
-// endsWaiting is a context that ends as soon as something waits for its end.
+// endsWaiting is a context that is canceled as soon as a caller waits for it.
 type endsWaiting struct {
 	context.Context
 	end context.CancelFunc
@@ -654,8 +654,8 @@ type endsWaiting struct {
 
 func (e endsWaiting) Done() <-chan struct{} { e.end(); return e.Context.Done() }
 
-// TestDiff_ComparesLinesOfOneFileAtATime checks that a comparison of lines waits for its turn,
-// and not longer than its caller.
+// TestDiff_ComparesLinesOfOneFileAtATime checks that a comparison of lines waits for its turn, and stops waiting when
+// its caller cancels it.
 func TestDiff_ComparesLinesOfOneFileAtATime(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()

@@ -7,16 +7,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// delta is one directory that a layer must hold: the decision that walking makes
-// and that emitting carries out.
+// delta is a directory that a layer must hold. A walk fills it in, and an emitter writes it.
 type delta struct {
 	name   string
-	opaque bool // hides what older layers have
-	isNew  bool // was not there, or was another directory
-	self   bool // changed itself, beyond its time
-	leaf   bool // changed itself in whatever way
-	ent    ent  // its state, when it is new
-	copied bool // it is new where overlayfs writes, as a copy of what was below
+	opaque bool // hides the content of older layers
+	isNew  bool // did not exist before, or was another directory
+	self   bool // its own metadata changed, beyond its time
+	leaf   bool // its own metadata changed, its time included
+	ent    ent  // state, if isNew
+	copied bool // isNew only because overlayfs copied it up from a lower layer
 	items  []item
 	gone   []string // whiteouts
 	kids   []*delta
@@ -50,14 +49,14 @@ func (d *delta) count(s *timeline.Stats) {
 // changed time alone does not count, as in a diff.
 func (d *delta) counts() bool { return d.isNew && !d.copied || d.self }
 
-// namer names the first changed paths.
+// namer collects the first changed paths.
 type namer struct {
-	most, left int // paths in all, and bytes of them that may still be named
+	most, left int // maximum number of paths, and bytes of paths that are still allowed
 	full       bool
 	out, gone  []string
 }
 
-// add names what changed in the directory d, which is at a place.
+// add names the changed paths of the directory d, whose path is at.
 func (l *namer) add(d *delta, at *trail) {
 	if d.counts() {
 		l.name(at)

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// chunk is how many files of one directory one worker writes at a time.
+// chunk is the number of files of one directory that one worker writes at a time.
 const chunk = 16
 
 // emitter writes the directories that a walk chose into a layer.
@@ -21,8 +21,8 @@ type emitter struct {
 	rootDone bool // the layer's root was written or marked; emitting starts on one goroutine
 }
 
-// dir writes d from the open src into the open, empty dst. It owns both and returns them, perhaps as other
-// descriptors.
+// dir writes d from the open directory src into the open, empty directory dst. It owns both descriptors and returns
+// them; it may have reopened them.
 func (e *emitter) dir(d *delta, src, dst, depth int, path *trail) (int, int, error) {
 	if err := e.ctx.Err(); err != nil {
 		return src, dst, err
@@ -48,7 +48,7 @@ func (e *emitter) dir(d *delta, src, dst, depth int, path *trail) (int, int, err
 	return src, dst, nil
 }
 
-// share is each for what any goroutine can do.
+// share is each with a function that any goroutine can call.
 func (e *emitter) share(n int, do func(i int) error) error {
 	return e.each(n, do, func() func(int) error { return do })
 }
@@ -80,7 +80,7 @@ func (e *emitter) item(it *item, src, dst int, path *trail) error {
 	return nil
 }
 
-// toStat is enough of a stat for put.
+// toStat sets the fields of st that put needs.
 func (e *ent) toStat(st *unix.Stat_t) {
 	st.Mode, st.Uid, st.Gid, st.Ino = e.mode, e.uid, e.gid, e.ino
 	setCount(&st.Nlink, e.nlink)
@@ -103,7 +103,7 @@ func (e *emitter) kids(d *delta, src, dst, depth int, path *trail) (int, int, er
 	})
 }
 
-// deepKids is kids where descriptors must be spared.
+// deepKids is kids deep in a tree: it closes src and dst while it is below them.
 func (e *emitter) deepKids(d *delta, src, dst, depth int, path *trail) (int, int, error) {
 	var ss, ds unix.Stat_t
 	if err := errors.Join(unix.Fstat(src, &ss), unix.Fstat(dst, &ds)); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// oddTree fills dir with everything that a snapshot must keep.
+// oddTree fills dir with every kind of entry that a snapshot must keep.
 func oddTree(t tb, dir string) {
 	t.Helper()
 	do := func(err error) {
@@ -62,8 +62,8 @@ func oddTree(t tb, dir string) {
 	do(unix.UtimesNanoAt(unix.AT_FDCWD, at("dir/sub"), old, 0))
 }
 
-// TestFaults lets every single write fail, once as an I/O error and once as a
-// disk that stays full: nothing half-done may be visible, and a second try works.
+// TestFaults lets every single write fail, once with an I/O error and once with a disk that stays full: no incomplete
+// layer may be visible, and a second attempt succeeds.
 func TestFaults(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) { faults(t, errno) })
@@ -115,8 +115,8 @@ func faults(t *testing.T, errno syscall.Errno) {
 				return b.Whiteout("d/gone")
 			})
 		},
-		"seal": func(id timeline.LayerID) error {
-			_, err := w.s.Seal(ctx, "00000000000000aa")
+		"finalize": func(id timeline.LayerID) error {
+			_, err := w.s.Finalize(ctx, "00000000000000aa")
 			if err != nil {
 				return err
 			}
@@ -152,12 +152,12 @@ func (w *world) eachFault(t *testing.T, errno syscall.Errno, name string, step f
 			return
 		}
 		if err == nil {
-			// Flushing what was renamed may fail without harm only when it is said.
+			// The step did not need the write that failed.
 			w.must(w.s.Remove(context.Background(), id))
 			continue
 		}
 		if errno == syscall.ENOSPC && !fault.Is(err, fault.NoSpace) {
-			t.Fatalf("write %d of %s: not told as a full disk: %v", k, name, err)
+			t.Fatalf("write %d of %s: not reported as a full disk: %v", k, name, err)
 		}
 		if w.s.Has(id) {
 			t.Fatalf("write %d of %s failed, but the layer is visible: %v", k, name, err)
@@ -184,7 +184,7 @@ func openFiles(t *testing.T) int {
 	}
 	n := 0
 	for _, f := range d {
-		// The runtime's own, and the directory that is being read.
+		// Leave out the runtime's own descriptors and the directory that is being read.
 		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
 			n++
 		}
@@ -229,7 +229,7 @@ func TestFidelity(t *testing.T) {
 			if n, err := w.s.Usage(context.Background(), id); err != nil || n > 4<<20 {
 				t.Errorf("layer takes %d bytes (%v): the holes were filled", n, err)
 			}
-			// Damage it, go back, compare.
+			// Damage the tree, rewind and compare.
 			w.must(os.RemoveAll(filepath.Join(w.live, "dir")))
 			w.must(os.Truncate(filepath.Join(w.live, "sparse"), 0))
 			w.present()
@@ -300,7 +300,7 @@ func TestDeepTree(t *testing.T) {
 	}
 	ids := []timeline.LayerID{"00000000000000d2", "00000000000000d1"}
 	w.must(w.s.Merge(ctx, "00000000000000d3", ids))
-	_, err = w.s.Seal(ctx, "00000000000000d3")
+	_, err = w.s.Finalize(ctx, "00000000000000d3")
 	w.must(err)
 	w.must(w.s.Verify(ctx, "00000000000000d3"))
 	dst := filepath.Join(w.home, "out")

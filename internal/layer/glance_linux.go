@@ -25,8 +25,8 @@ type Glance struct {
 	Unsure bool
 }
 
-// Glance looks whether there is something to capture. It uses Parts, Index, Plain, Head and TimesAside of in.
-// Unlike Capture it may run while processes write: what it misses then has a newer ctime than the call.
+// Glance reports whether there is something to capture. It uses Parts, Index, Plain, Head and TimesAside of in.
+// Unlike Capture it may run while processes write: a change that it misses has a ctime after the start of the call.
 func (s *Store) Glance(ctx context.Context, in CaptureInput) (g Glance, err error) {
 	var unsure atomic.Bool
 	w := s.newWalker(ctx, in)
@@ -60,8 +60,8 @@ func moved(err error) bool {
 		errors.Is(err, unix.ESTALE)
 }
 
-// span is the time from the first to the last of some changes, in nanoseconds
-// since 1970. The nil one takes none. It may be used by several goroutines.
+// span is the time from the first to the last of some changes, in nanoseconds since 1970. A nil span ignores them. It
+// may be used by several goroutines.
 type span struct {
 	mu          sync.Mutex
 	first, last int64
@@ -79,7 +79,7 @@ func (s *span) add(ns int64) {
 	s.last = max(s.last, ns)
 }
 
-// times returns both ends; the present if nothing with a time was seen.
+// times returns both ends, or the present time twice if nothing was added.
 func (s *span) times() (first, last time.Time) {
 	if s.first == 0 {
 		now := time.Now()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// glance looks at the live root of w.
+// glance returns a glance at the live root of w.
 func (w *world) glance() Glance {
 	w.t.Helper()
 	g, err := w.s.Glance(context.Background(), CaptureInput{Parts: w.parts, Index: w.index, Plain: w.plain})
@@ -17,7 +17,7 @@ func (w *world) glance() Glance {
 	return g
 }
 
-// calm waits until what was captured can be told from what comes.
+// calm waits until captured changes can be distinguished from later ones.
 func (w *world) calm() {
 	w.t.Helper()
 	for w.glance().Unsure {
@@ -94,7 +94,7 @@ func TestGlance_TimesAside(t *testing.T) {
 				if !c.Empty {
 					w.must(w.s.Remove(context.Background(), "00000000000000ff"))
 				} else if c.Index != w.index {
-					t.Error("the index has moved on, and the times would be lost")
+					t.Error("the index was updated, so the times would be lost")
 				}
 				return g, c
 			}
@@ -104,7 +104,7 @@ func TestGlance_TimesAside(t *testing.T) {
 			if g, c := look(); g.Changed || !c.Empty {
 				t.Errorf("%+v, %+v", g, c)
 			}
-			// They come with the next change, and a directory's mode is one.
+			// They are captured with the next change, such as that of a directory's mode.
 			w.must(os.Chmod(filepath.Join(w.live, "d/e"), 0o700))
 			if g, c := look(); !g.Changed || c.Empty {
 				t.Errorf("a mode: %+v, %+v", g, c)

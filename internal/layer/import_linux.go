@@ -28,20 +28,20 @@ type ImportOptions struct {
 	Progress func(Progress)
 }
 
-// Progress is how far an import is.
+// Progress is the progress of an import.
 type Progress struct {
 	Entries int64
 	Bytes   int64 // of content written
 	Total   int64 // expected Bytes; 0: unknown
 }
 
-// Report describes the result of an import, and what it could not import.
+// Report describes the result of an import, and the entries that it could not import.
 type Report struct {
 	Entries    int64
 	Bytes      int64
 	Unreadable []string // absolute paths that could not be read; sorted
 	Changed    []string // entries left out or made harmless, each with its reason
-	Index      *Index   // of ImportDir: what was found, for Refresh
+	Index      *Index   // of ImportDir: the state of the source, for Refresh
 }
 
 // hostRacy is the age up to which a change of a file before an import may hide a later one from its stat: the
@@ -166,8 +166,8 @@ func (c *copier) tick(fn func(Progress)) (stop func()) {
 	}
 }
 
-// RemoveTree deletes the directory at path and everything in it, however deep,
-// without following links; see removal.Tree. A missing one is not an error.
+// RemoveTree deletes the directory at path and everything in it, at any depth, without following links; see
+// removal.Tree. A missing directory is not an error.
 func (s *Store) RemoveTree(ctx context.Context, p string) error {
 	return removal.Tree(ctx, p)
 }

@@ -14,7 +14,7 @@ type Index struct {
 	origins []timeline.LayerID // ent.origin-1 -> the layer that holds a copy
 }
 
-// Entries is the number of entries below the parts.
+// Entries returns the number of entries below the parts.
 func (x *Index) Entries() int {
 	n := 0
 	for i := range x.roots {
@@ -30,7 +30,7 @@ type rootEnt struct {
 	node *dirNode
 }
 
-// ent is one entry as it was.
+// ent is the state of one entry at the last capture.
 type ent struct {
 	ino     uint64
 	ctime   int64
@@ -50,13 +50,13 @@ type ent struct {
 const (
 	entRacy    = 1 << iota // changed so shortly before the capture that its stat may not show the next change
 	entOpaque              // a directory that hides lower layers
-	entDirty               // of an import: a directory that could not be opened, so look again whatever its stat says
-	entMissing             // of an import: is there, but could not be taken; the layer does not have it
+	entDirty               // of an import: a directory that could not be opened; look again whatever its stat
+	entMissing             // of an import: exists, but could not be read; the layer does not have it
 	entMapped              // may have been mapped shared and writable since the capture, so stat misses changes
 )
 
-// dirNode is a directory's entries in the order in which the kernel lists them,
-// which rarely changes, so that a walk finds each without a search.
+// dirNode is a directory's entries in the order in which the kernel lists them. The order rarely changes, so a walk
+// finds each entry without a search.
 type dirNode struct {
 	names []byte // of all entries, one after the other
 	ents  []ent
@@ -82,8 +82,7 @@ func (e *ent) isDir() bool      { return e.mode&unix.S_IFMT == unix.S_IFDIR }
 func (e *ent) isReg() bool      { return e.mode&unix.S_IFMT == unix.S_IFREG }
 func (e *ent) isWhiteout() bool { return e.mode&unix.S_IFMT == unix.S_IFCHR && e.size == 0 }
 
-// set takes over what stat found. A directory's digest and all flags are the
-// caller's.
+// set copies the result of stat. The caller sets a directory's digest and all flags.
 func (e *ent) set(st *unix.Stat_t) {
 	e.ino, e.ctime, e.mtime = st.Ino, ctimeNs(st), mtimeNs(st)
 	e.mode, e.uid, e.gid = st.Mode, st.Uid, st.Gid
@@ -111,7 +110,7 @@ func (e *ent) same(st *unix.Stat_t) bool {
 	return e.size == st.Size && e.nlink == uint32(st.Nlink)
 }
 
-// builder makes the new node of a directory, taking over what stays.
+// builder makes the new node of a directory, and reuses unchanged parts of the old one.
 type builder struct {
 	node *dirNode
 }
@@ -127,10 +126,10 @@ func newBuilder(old *dirNode, upTo int) *builder {
 	return b
 }
 
-// keep takes over an entry of the old node as it is.
+// keep copies an entry of the old node.
 func (b *builder) keep(e *ent) { b.node.ents = append(b.node.ents, *e) }
 
-// put adds an entry with a name that the old node may not have.
+// put adds an entry whose name the old node may not have.
 func (b *builder) put(name []byte, e ent) *ent {
 	e.nameOff, e.nameLen = uint32(len(b.node.names)), uint8(len(name))
 	b.node.names = append(b.node.names, name...)
@@ -138,7 +137,7 @@ func (b *builder) put(name []byte, e ent) *ent {
 	return &b.node.ents[len(b.node.ents)-1]
 }
 
-// finish drops unreferenced names and kids, if there are many.
+// finish returns the node, without names and kids that no entry refers to.
 func (b *builder) finish() *dirNode {
 	n := b.node
 	used, kids := 0, 0
@@ -193,8 +192,8 @@ func (d *dirNode) racyFiles() bool {
 	return false
 }
 
-// forget drops all origins when there are too many to number. A racy entry
-// without one is taken as changed.
+// forget drops all origins, when there are too many to number. A racy entry without an origin is compared with the
+// head, or counts as changed.
 func (x *Index) forget() {
 	x.origins = nil
 	for i := range x.roots {

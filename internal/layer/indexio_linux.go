@@ -19,8 +19,7 @@ const maxIndexSize = 1 << 34
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// WriteTo writes the index: magic, length, payload, checksum; docs/FORMAT.md
-// draws the payload.
+// WriteTo writes the index: magic, length, payload, checksum; docs/FORMAT.md describes the payload.
 func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	iw := indexWriter{w: w, b: make([]byte, 0, indexBufSize+storedEnt+1<<8)}
 	iw.b = append(iw.b, indexMagic...)
@@ -67,10 +66,10 @@ func (d *dirNode) size() int {
 	return n
 }
 
-// indexBufSize is how much of an index is written at a time.
+// indexBufSize is the number of bytes of an index that are written at a time.
 const indexBufSize = 64 << 10
 
-// indexWriter writes what is appended to b. After an error it only counts.
+// indexWriter writes the bytes that are appended to b. After an error it only counts.
 type indexWriter struct {
 	w     io.Writer
 	b     []byte
@@ -98,8 +97,7 @@ func (iw *indexWriter) text(s string) {
 	}
 }
 
-// node writes a directory: its entries, each with its name, and behind a
-// directory's entry that directory.
+// node writes a directory: its entries, each followed by its name and, for a directory, by its node.
 func (iw *indexWriter) node(d *dirNode) {
 	iw.u32(len(d.ents))
 	for i := range d.ents {
@@ -132,8 +130,8 @@ func appendEnt(b []byte, e *ent) []byte {
 // storedEnt is the size of an entry as appendEnt writes it.
 const storedEnt = 8*4 + 4*4 + 2 + 2
 
-// ReadIndex reads the output of WriteTo. It returns Corrupt for a torn or altered index, and Version for
-// another version; in both cases the index is as good as missing.
+// ReadIndex reads the output of WriteTo. It returns Corrupt for a torn or altered index, and Version for another
+// version; in both cases the caller treats the index as missing.
 func ReadIndex(r io.Reader) (*Index, error) {
 	br := bufio.NewReader(r)
 	head := make([]byte, len(indexMagic)+8)

@@ -21,7 +21,7 @@ func TestIndexLargerThanItsBuffer(t *testing.T) {
 	n, err := x.WriteTo(&one)
 	w.must(err)
 	if n != int64(one.Len()) || n <= indexBufSize {
-		t.Errorf("%d bytes written, %d said", one.Len(), n)
+		t.Errorf("%d bytes written, %d reported", one.Len(), n)
 	}
 	y, err := ReadIndex(bytes.NewReader(one.Bytes()))
 	w.must(err)
@@ -31,7 +31,7 @@ func TestIndexLargerThanItsBuffer(t *testing.T) {
 	_, err = y.WriteTo(&two)
 	w.must(err)
 	if !bytes.Equal(one.Bytes(), two.Bytes()) {
-		t.Error("the index that was read is another one")
+		t.Error("the index that was read differs")
 	}
 	if n, err := x.WriteTo(&full{left: indexBufSize}); !errors.Is(err, errFull) || n > indexBufSize {
 		t.Errorf("on a full disk: %d bytes, %v", n, err)
@@ -40,7 +40,7 @@ func TestIndexLargerThanItsBuffer(t *testing.T) {
 
 var errFull = errors.New("full")
 
-// full takes that many bytes.
+// full accepts left bytes.
 type full struct{ left int }
 
 func (f *full) Write(p []byte) (int, error) {

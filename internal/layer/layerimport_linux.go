@@ -17,23 +17,22 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// LayerOptions says how an imported layer is placed on the existing layers.
+// LayerOptions describes how an imported layer is placed on the existing layers.
 type LayerOptions struct {
 	TarOptions
-	// DiffID is the digest that the archive has, uncompressed.
+	// DiffID is the expected digest of the uncompressed archive.
 	DiffID string
-	// Below returns the entry below the layer at an absolute path, or NotFound. Of a directory that exists
-	// already the layer changes only the content: the archive does not say which directories only lead to
-	// what changed. nil: nothing exists.
+	// Below returns the entry below the layer at an absolute path, or NotFound. The layer changes only the content of
+	// a directory that exists already: the archive does not say which directories only lead to changes. nil: nothing
+	// exists.
 	Below func(path string) (Entry, error)
-	// From and To are absolute paths: what the archive has at and below From is placed at To. "": it is not
-	// moved.
+	// From and To are absolute paths: an entry of the archive at or below From is placed at To. "": nothing is moved.
 	From, To string
 }
 
-// ImportLayer makes layer id of a layer that WriteTar wrote, on this host or another one,
-// perhaps compressed, whiteouts and opaque directories among it. Invalid where it has not the
-// digest that it is to have; else as ImportTar.
+// ImportLayer makes layer id from a layer that WriteTar wrote, on this host or another one, with its whiteouts and
+// opaque directories; it may be compressed. It returns Invalid if the digest is not opts.DiffID. Otherwise it is as
+// ImportTar.
 func (s *Store) ImportLayer(
 	ctx context.Context, id timeline.LayerID, r io.Reader, opts LayerOptions,
 ) (rep Report, err error) {
@@ -81,7 +80,8 @@ const (
 	opaqueMark   = ".wh..wh..opq"
 )
 
-// mark moves an entry to where it belongs here, and carries it out where it is a mark.
+// mark renames an entry to its place on this host. done reports that nothing is left to do: the entry was a mark,
+// which is now applied, or a directory above From.
 func (t *untar) mark(h *tar.Header) (done bool, err error) {
 	name, leads := t.layered.moved(h.Name)
 	if leads && h.Typeflag == tar.TypeDir {
@@ -118,8 +118,8 @@ func (t *untar) mark(h *tar.Header) (done bool, err error) {
 	return true, fault.Wrap(t.whiteout(t.parent, gone), "write a whiteout for %q", gone)
 }
 
-// moved returns the new name of an entry. leads reports that it is a directory above From, of which this host
-// has its own.
+// moved returns the new name of an entry. leads reports that it is a directory above From, which this host has
+// already.
 func (l *layered) moved(name string) (_ string, leads bool) {
 	from, to := strings.Trim(l.From, "/"), strings.Trim(l.To, "/")
 	if from == to || from == "" || to == "" {
@@ -135,7 +135,7 @@ func (l *layered) moved(name string) (_ string, leads bool) {
 	return name, false
 }
 
-// layeredDir sets the metadata of a directory: that of the directory below, unless the layer hides that.
+// layeredDir sets the metadata of a directory to that of the directory below, unless the layer hides that one.
 func (t *untar) layeredDir(d *tarDir, p string, fd int) error {
 	if !d.opaque && t.layered.Below != nil {
 		e, err := t.layered.Below("/" + p)

@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// files is a picture without what directories have of their own.
+// files returns a picture without the metadata of directories.
 func files(p map[string]string) map[string]string {
 	p = maps.Clone(p)
 	for name, l := range p {
@@ -30,18 +30,18 @@ func files(p map[string]string) map[string]string {
 	return p
 }
 
-// sent is a layer as it travels.
+// sent returns a layer as it is transferred.
 func (w *world) sent(id timeline.LayerID) (stream []byte, diffID string) {
 	w.t.Helper()
-	sealed, err := w.s.Seal(context.Background(), id)
+	finalized, err := w.s.Finalize(context.Background(), id)
 	w.must(err)
 	var b bytes.Buffer
 	w.must(w.s.WriteTar(context.Background(), id, &b))
-	return b.Bytes(), sealed.DiffID
+	return b.Bytes(), finalized.DiffID
 }
 
-// TestImportLayer_RoundTrips checks that a layer that is written and imported on the same base is
-// the same layer, whatever the sandbox did, and that at another path it is the layer of that path.
+// TestImportLayer_RoundTrips checks that a layer that is written and imported on the same base is the same layer,
+// whatever the sandbox did, and that at another path it is the layer of that path.
 func TestImportLayer_RoundTrips(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestImportLayer_RoundTrips(t *testing.T) {
 	}
 }
 
-// elsewhere imports a layer on a base whose work tree lies in another place.
+// elsewhere imports a layer on a base whose work tree has another path.
 func (w *world) elsewhere(rt *rapid.T, stream []byte, diffID string, want map[string]string) {
 	const from, to = "/home/alice/proj", "/srv/bob/work"
 	src := filepath.Join(w.home, "src2")
@@ -118,7 +118,7 @@ func (w *world) elsewhere(rt *rapid.T, stream []byte, diffID string, want map[st
 	got := files(viewPicture(rt, now))
 	w.same("elsewhere", names(want, from), names(got, to))
 	if _, is := got[from]; is {
-		rt.Fatalf("%s is there", from)
+		rt.Fatalf("%s exists", from)
 	}
 	for _, dir := range []string{"/", "/srv/bob", "/home"} {
 		a, err := below.Lookup(dir)

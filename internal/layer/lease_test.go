@@ -13,8 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestOpenFileAt_ReportsLease checks that a lease that a process of the host holds is not
-// reported as an internal error.
+// TestOpenFileAt_ReportsLease checks that a lease of a process of the host is not reported as an internal error.
 func TestOpenFileAt_ReportsLease(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

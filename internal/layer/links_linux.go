@@ -4,10 +4,10 @@ package layer
 // a file and not others: in a directory that was renamed everything is new, while a name elsewhere has not
 // changed. Such a file must be chosen with all its names.
 
-// torn returns the files, by inode, of which d has some names, and n, the present state of the directory, has
-// more. Both belong to one part. nil: none.
+// torn returns the inodes of files of which d has some names and n, the present state of the directory, has more. Both
+// belong to one part. nil: none.
 func (d *delta) torn(n *dirNode) map[uint64]struct{} {
-	missing := map[uint64]int{} // names that are there and not chosen
+	missing := map[uint64]int{} // names in n that d does not have
 	d.eachLinked(func(ino uint64) { missing[ino]-- })
 	if len(missing) == 0 {
 		return nil

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestLinksOutOfRenamedDirectory: a directory that was renamed is new with all
-// that is in it. A file in it that has another name elsewhere, where nothing
-// changed, stays one file.
+// TestLinksOutOfRenamedDirectory renames a directory, which makes it and its content new. A file in it that has
+// another name in an unchanged directory stays one file.
 func TestLinksOutOfRenamedDirectory(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {

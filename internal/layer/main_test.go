@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestMain runs the tests as uid 0 in mount namespaces of their own: of the
-// machine when started by root, else of a user namespace, as the daemon does.
+// TestMain runs the tests as uid 0 in a mount namespace: of the machine if root started it, otherwise of a user
+// namespace, as the daemon does.
 func TestMain(m *testing.M) {
 	const inside = "COPPICE_LAYER_TEST_NS"
 	if os.Getenv(asUser) != "" {

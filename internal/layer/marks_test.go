@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// markedWorld is a world with a base that has etc/passwd, and a layer that has what make puts into etc.
+// markedWorld returns a world with a base that has etc/passwd, and a layer with what make changes in etc.
 func markedWorld(t *testing.T, make func(w *world, etc string)) *world {
 	t.Helper()
 	w := newWorld(t, t.TempDir(), true)
@@ -31,8 +31,8 @@ func markedWorld(t *testing.T, make func(w *world, etc string)) *world {
 	return w
 }
 
-// TestWriteTar_RefusesWhiteoutNames covers a file with the name of a whiteout, which would remove
-// another file where the layer is imported. It stays in the layer, which can be verified but not packed.
+// TestWriteTar_RefusesWhiteoutNames covers a file with the name of a whiteout, which would remove another file when
+// the layer is imported. It stays in the layer, which can be verified but not packed.
 func TestWriteTar_RefusesWhiteoutNames(t *testing.T) {
 	for _, name := range []string{".wh.passwd", ".wh..wh..opq", ".wh.dir/", ".wh.dir/below"} {
 		w := markedWorld(t, func(w *world, etc string) {
@@ -45,11 +45,11 @@ func TestWriteTar_RefusesWhiteoutNames(t *testing.T) {
 			w.must(os.WriteFile(p, nil, 0o644))
 		})
 		id := w.stack[0]
-		sealed, err := w.s.Seal(t.Context(), id)
-		if err != nil || sealed.Digest == "" || sealed.DiffID != "" {
-			t.Errorf("%s: sealed as %+v, %v; want a digest and no DiffID", name, sealed, err)
+		finalized, err := w.s.Finalize(t.Context(), id)
+		if err != nil || finalized.Digest == "" || finalized.DiffID != "" {
+			t.Errorf("%s: finalized as %+v, %v; want a digest and no DiffID", name, finalized, err)
 		}
-		w.must(w.s.VerifyDigest(t.Context(), id, sealed.Digest))
+		w.must(w.s.VerifyDigest(t.Context(), id, finalized.Digest))
 		var b bytes.Buffer
 		err = w.s.WriteTar(t.Context(), id, &b)
 		top, _, _ := strings.Cut(name, "/")
@@ -87,8 +87,8 @@ func TestWriteTar_RemovesFileNamedLikeWhiteout(t *testing.T) {
 	w.same("imported", want, files(viewPicture(t, w.s.View(w.dirs(append([]timeline.LayerID{id}, base...))))))
 }
 
-// TestWriteTar_SocketHidesLowerEntry covers a socket, which has no form in a tar: the entry
-// that it replaced must not be there again after an import.
+// TestWriteTar_SocketHidesLowerEntry covers a socket, which tar cannot express: the entry that it replaced must not
+// reappear after an import.
 func TestWriteTar_SocketHidesLowerEntry(t *testing.T) {
 	socket := func(w *world, p string) {
 		w.must(os.RemoveAll(p))

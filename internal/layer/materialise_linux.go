@@ -23,8 +23,7 @@ func (s *Store) Materialise(ctx context.Context, v *View, dst string) (err error
 	c := &copier{putter: putter{ctx: ctx}}
 	c.s, c.toPlain, c.strip = s, true, true
 	c.hire(copyWorkers())
-	// Links are kept in dst itself: it may be a subvolume or file system of its
-	// own.
+	// Links are kept in dst itself: it may be a subvolume or a separate file system.
 	links := ".coppice-" + rand.Text()
 	if err := s.fs.Mkdir(out, links, 0o700); err != nil {
 		return fault.Wrap(err, "materialise %s", dst)

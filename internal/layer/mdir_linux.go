@@ -15,12 +15,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// viewHeld is how deep a walk of a view keeps descriptors: each directory of it
-// may need one for every layer.
+// viewHeld is the depth down to which a walk of a view keeps descriptors open: each directory may need one for every
+// layer.
 const viewHeld = 24
 
-// mdir is one directory of a view: the same path in every layer that takes part
-// in it, topmost first.
+// mdir is one directory of a view: the same path in every layer that contributes to it, topmost first.
 type mdir struct {
 	v *View
 	// up and name locate the directory; the root has neither. The path is joined from
@@ -49,14 +48,14 @@ type graft struct {
 	rel string // where, relative to the directory; "" is the directory itself
 }
 
-// found is one entry of an mdir. It holds while the mdir is open.
+// found is one entry of an mdir. It is valid while the mdir is open.
 type found struct {
 	m      *mdir
 	name   string
 	st     unix.Stat_t
-	level  int     // which level of m has it
-	dirs   []int   // of a directory: the levels that take part in it
-	opaque bool    // of a directory: something ended it, so layers further down do not show
+	level  int     // the level of m that has it
+	dirs   []int   // of a directory: the levels that contribute to it
+	opaque bool    // of a directory: something hides the layers further down
 	alt    *source // of a directory: the tree whose root it is
 }
 
@@ -73,8 +72,8 @@ func (v *View) root() (*mdir, error) {
 	return m, nil
 }
 
-// down returns a directory in m, with nothing open yet. TooLarge if it is deeper than
-// any walk goes.
+// down returns a directory in m, with nothing open yet. It returns TooLarge if the directory is deeper than any walk
+// goes.
 func (m *mdir) down(name string) (*mdir, error) {
 	sub := &mdir{v: m.v, up: m, name: name, depth: m.depth + 1, size: m.size + 1 + len(name),
 		keepWhiteouts: m.keepWhiteouts}
@@ -114,7 +113,7 @@ func (m *mdir) grafted(name string) *source {
 	return nil
 }
 
-// path is the directory's path in the view, as long as its depth makes it.
+// path returns the directory's path in the view. Only the depth of the tree limits its length.
 func (m *mdir) path() string {
 	if m.up == nil {
 		return "/"
@@ -133,7 +132,7 @@ func (m *mdir) tail(n int) string {
 	return string(b[n:])
 }
 
-// String is the path for messages: of a long one, the end.
+// String returns the path for messages; of a long path, only the end.
 func (m *mdir) String() string {
 	switch {
 	case m.up == nil:
@@ -151,9 +150,8 @@ func (m *mdir) close() {
 	}
 }
 
-// park closes the descriptors that unpark can open again from sub, an open
-// directory in m. The others stay: each tree of a view ends at most once on the way
-// down to a directory, so they are as few as the trees.
+// park closes the descriptors that unpark can open again from sub, an open directory in m. The others stay open: each
+// tree of a view ends at most once on the way down to a directory, so there are at most as many as trees.
 func (m *mdir) park(sub *mdir) error {
 	for i := range m.levels {
 		l := &m.levels[i]
@@ -215,7 +213,7 @@ func (m *mdir) reopen(src int) (int, error) {
 	return dirfd.OpenLong(root, cmp.Or(rel, "."), dirfd.DirFlags, dirfd.Beneath)
 }
 
-// self is the root as an entry of itself.
+// self returns the root as an entry of itself.
 func (m *mdir) self() (*found, error) {
 	f := &found{m: m, name: "."}
 	f.level = m.owner()
@@ -250,7 +248,7 @@ func (s *source) skeleton() string {
 	return xattrSkeleton
 }
 
-// child finds one entry; nil when the view has none of that name.
+// child returns one entry; nil if the view has none with that name.
 func (m *mdir) child(name string) (*found, error) {
 	if len(name) > 255 {
 		return nil, nil
@@ -275,8 +273,8 @@ func (m *mdir) child(name string) (*found, error) {
 	return c.result()
 }
 
-// list returns all entries, sorted by name. TooLarge if there are more than most: each is
-// held, with its state.
+// list returns all entries, sorted by name. It returns TooLarge if there are more than most: all are held in memory,
+// with their state.
 func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 	r := dirfd.NewReader()
 	defer r.Close()
@@ -342,8 +340,8 @@ func (m *mdir) list(ctx context.Context, most int) ([]found, error) {
 	return out, nil
 }
 
-// collect merges the entries of one name in all levels, topmost first, as overlayfs does: the first that is
-// not a directory ends it.
+// collect merges the entries with one name in all levels, topmost first, as overlayfs does: the first that is not a
+// directory hides the rest.
 type collect struct {
 	m     *mdir
 	name  string
@@ -384,7 +382,7 @@ func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
 		return false, err
 	}
 	defer unix.Close(fd)
-	// A skeleton says nothing about the directory itself: the next level does.
+	// The metadata of a skeleton does not count: that of the next level does.
 	c.known = c.known || !c.m.src(i).isSkeleton(fd)
 	if isOpaque(fd) {
 		c.end = true
@@ -449,7 +447,7 @@ func (m *mdir) openSub(l level, name string) (int, error) {
 	return dirfd.Open(l.fd, name, dirfd.DirFlags, dirfd.Beneath|dirfd.OneMount)
 }
 
-// path is the entry's path in the view.
+// path returns the entry's path in the view.
 func (f *found) path() string { return f.asDir().path() }
 
 // asDir returns the entry as a directory with nothing open, for its path.
@@ -460,10 +458,10 @@ func (f *found) asDir() *mdir {
 	return &mdir{up: f.m, name: f.name, size: f.size()}
 }
 
-// size is the length of path.
+// size returns the length of path.
 func (f *found) size() int { return f.m.size + 1 + len(f.name) }
 
-// String is the path for messages: of a long one, the end.
+// String returns the path for messages; of a long path, only the end.
 func (f *found) String() string { return f.asDir().String() }
 
 func (f *found) dirfd() int { return f.m.levels[f.level].fd }
@@ -484,7 +482,7 @@ func (f *found) attrs() (attrs, error) {
 
 func (f *found) src() *source { return f.m.src(f.level) }
 
-// dirAttrs reads a directory's state and attributes from the tree that has them.
+// dirAttrs reads a directory's state and attributes from the tree that they come from.
 func (f *found) dirAttrs(st *unix.Stat_t) (attrs, error) {
 	dir, name, plain := f.dirfd(), f.name, f.src().plain
 	if f.alt != nil {

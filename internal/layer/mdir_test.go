@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// crowded returns a view of a directory with n files and of one that has more on top, and
-// the tree in which they differ.
+// crowded returns a view of a directory with n files, one with another layer of more files on top, and the tree in
+// which they differ.
 func crowded(t *testing.T, n, more int) (a, b *View, touched []rootspec.Part) {
 	t.Helper()
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -37,18 +37,18 @@ func TestDiff_BoundsDirectory(t *testing.T) {
 	t.Parallel()
 	a, b, touched := crowded(t, 20, 20)
 	if list, _, err := Some(t.Context(), a, b, touched, DiffOptions{names: 20}); err != nil || len(list) < 20 {
-		t.Errorf("as many as there may be: %d changes, %v", len(list), err)
+		t.Errorf("the maximum number of entries: %d changes, %v", len(list), err)
 	}
 	if _, _, err := Some(t.Context(), a, b, touched, DiffOptions{names: 19}); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("one that can differ too many: %v", err)
+		t.Errorf("one entry too many that can differ: %v", err)
 	}
 	_, none, _ := crowded(t, 0, 0)
 	if _, _, err := Some(t.Context(), none, b, touched, DiffOptions{names: 19}); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("one that is new too many: %v", err)
+		t.Errorf("one new entry too many: %v", err)
 	}
 	plain := new(Store).PlainView(touched)
 	if _, _, err := Some(t.Context(), a, plain, touched, DiffOptions{names: 19}); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("one too many, where it is not known what can differ: %v", err)
+		t.Errorf("one entry too many, where any entry can differ: %v", err)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Merge makes layer id out of layers, topmost first: above the layers below them, it gives the same tree.
-// Files are hard links; no content is copied.
+// Merge makes layer id from layers, topmost first. On top of the layers below them, it shows the same tree. Files are
+// hard links; no content is copied, unless the file system allows no further links.
 func (s *Store) Merge(ctx context.Context, id timeline.LayerID, layers []timeline.LayerID) (err error) {
 	if !validID(id) || len(layers) == 0 {
 		return fault.New(fault.Invalid, "merge layers into %q: nothing to merge or malformed id", id)
@@ -54,8 +54,8 @@ type merger struct {
 	putter
 }
 
-// dir links what src shows into the open directory dst. hidden says that nothing
-// below shows through dst, so that whiteouts are of no use.
+// dir links the entries of src into the open directory dst. hidden says that no lower layer shows through dst, so
+// whiteouts are not needed.
 func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	if err := m.ctx.Err(); err != nil {
 		return err
@@ -94,9 +94,9 @@ func (m *merger) dir(src *mdir, dst *outDir, depth int, hidden bool) error {
 	return nil
 }
 
-// filtered makes overlayfs look for whiteouts in a directory even if it is the only layer that has it:
-// perhaps nothing below the merged layers does. Otherwise it would list them as names that do not exist, and
-// the directory could not be removed. A file system without attributes has no overlayfs either.
+// filtered makes overlayfs look for whiteouts in a directory even if no layer below the merged ones has it. Otherwise
+// overlayfs would list the whiteouts as names that do not exist, and the directory could not be removed. A file
+// system without attributes cannot be in an overlay either.
 func (m *merger) filtered(dir int) error {
 	err := m.s.fs.SetXattr(dir, xattrOrigin, nil)
 	if errors.Is(err, unix.ENOTSUP) {
@@ -157,8 +157,7 @@ func (m *merger) meta(f *found, dst int, opaque bool) error {
 	return m.dirMetaOf(&st, &a, dst, opaque)
 }
 
-// marked returns a directory's attributes, with the mark of a skeleton under its name in new
-// layers.
+// marked returns a directory's attributes. The mark of a skeleton has its name in new layers.
 func marked(f *found, st *unix.Stat_t) (attrs, error) {
 	a, err := f.dirAttrs(st)
 	if i := slices.IndexFunc(a.list, func(x xattr) bool { return x.Key == xattrSkeleton1 }); i >= 0 && f.src().marks1 {
@@ -167,8 +166,8 @@ func marked(f *found, st *unix.Stat_t) (attrs, error) {
 	return a, err
 }
 
-// outDir is a directory that is being filled. Deep in a tree it is parked while
-// something below is worked on, so that descriptors last for any depth.
+// outDir is a directory that is being filled. Deep in a tree it is parked while directories below it are filled, so
+// that the number of descriptors is bounded at any depth.
 type outDir struct {
 	fd       int // -1 while parked
 	ino, dev uint64
@@ -201,8 +200,7 @@ func (d *outDir) park() error {
 	return nil
 }
 
-// unpark opens the directory again, from one in it. It does nothing when it is
-// open.
+// unpark opens the directory again, from one in it. It does nothing if the directory is open.
 func (d *outDir) unpark(child *outDir) (err error) {
 	if d.fd < 0 {
 		d.fd, err = dirfd.OpenAbove(child.fd, d.dev, d.ino)

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestMerge_LeavesNoStrayWhiteouts merges neighbours of a stack in every way and compares the
-// mount with the live tree. In a directory that only one layer of a mount has, overlayfs lists
-// whiteouts as names that do not exist, and the directory cannot be removed.
+// TestMerge_LeavesNoStrayWhiteouts merges neighbours of a stack in every way and compares the mount with the live
+// tree. In a directory that only one layer of a mount has, overlayfs lists whiteouts as names that do not exist, and
+// the directory cannot be removed.
 func TestMerge_LeavesNoStrayWhiteouts(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
@@ -44,12 +44,12 @@ func TestMerge_LeavesNoStrayWhiteouts(t *testing.T) {
 			w.capture()
 			want := picture(t, w.live)
 			whole := w.stack
-			w.plain = false // the kernel mounts what any driver captured
+			w.plain = false // the kernel mounts captures of any driver
 			for i := range whole {
 				for j := i + 1; j <= len(whole); j++ {
 					id := w.id()
 					w.must(w.s.Merge(context.Background(), id, whole[i:j]))
-					_, err := w.s.Seal(context.Background(), id)
+					_, err := w.s.Finalize(context.Background(), id)
 					w.must(err)
 					w.must(w.s.Verify(context.Background(), id))
 					w.stack = append(append(append([]timeline.LayerID{}, whole[:i]...), id), whole[j:]...)

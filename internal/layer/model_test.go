@@ -16,8 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// The oracle: whatever programs do to a live root, after a capture the stack,
-// seen by View and mounted afresh, is the live tree.
+// The oracle: whatever programs do to a live root, after a capture the stack shows the live tree, in a view and in a
+// fresh mount.
 
 func TestOracleOverlay(t *testing.T) {
 	needOverlay(t)
@@ -54,7 +54,7 @@ func oracle(t *testing.T, rt *rapid.T, plain bool) {
 		w.capture()
 		switch rapid.IntRange(0, 9).Draw(rt, "then") {
 		case 0:
-			w.present() // check out what was captured
+			w.present() // present the captured snapshot
 			w.check("present")
 		case 1:
 			w.merge(rt)
@@ -64,7 +64,7 @@ func oracle(t *testing.T, rt *rapid.T, plain bool) {
 			w.index = w.reread()
 		case 4:
 			for _, id := range w.stack {
-				_, err := w.s.Seal(context.Background(), id)
+				_, err := w.s.Finalize(context.Background(), id)
 				w.must(err)
 				w.must(w.s.Verify(context.Background(), id))
 			}
@@ -72,7 +72,7 @@ func oracle(t *testing.T, rt *rapid.T, plain bool) {
 	}
 }
 
-// merge replaces a run of layers by their merge.
+// merge replaces some neighbouring layers by their merge.
 func (w *world) merge(rt *rapid.T) {
 	w.t.Helper()
 	i := rapid.IntRange(0, len(w.stack)-1).Draw(rt, "from")
@@ -84,7 +84,7 @@ func (w *world) merge(rt *rapid.T) {
 	w.check("merge")
 }
 
-// adopt makes the upper the layer, on what the live root was mounted on.
+// adopt makes the upper a layer, on top of the layers that the live root was mounted on.
 func (w *world) adopt() {
 	if w.plain {
 		return
@@ -100,7 +100,7 @@ func (w *world) adopt() {
 	w.same("adopt: mount", want, unlinked(picture(w.t, w.live)))
 }
 
-// reread sends the index through its file form.
+// reread writes the index and reads it back.
 func (w *world) reread() *Index {
 	w.t.Helper()
 	var b strings.Builder
@@ -111,7 +111,7 @@ func (w *world) reread() *Index {
 	return x
 }
 
-// actor changes a tree as programs do. Failures are part of life.
+// actor changes a tree as programs do. It ignores failures.
 type actor struct {
 	rt   *rapid.T
 	root string
@@ -175,7 +175,7 @@ func (a actor) step() {
 	case 15:
 		_ = unix.Lremovexattr(p, "user.k")
 	case 16:
-		// Replace whatever is there by a directory with something in it.
+		// Replace the entry by a directory with a file in it.
 		_ = os.RemoveAll(p)
 		_ = os.Mkdir(p, 0o755)
 		_ = os.WriteFile(filepath.Join(p, "a"), a.content(), 0o600)
@@ -183,8 +183,7 @@ func (a actor) step() {
 		// Exchange two paths: whiteouts move too.
 		_ = unix.Renameat2(unix.AT_FDCWD, p, unix.AT_FDCWD, a.path("to"), unix.RENAME_EXCHANGE)
 	case 18:
-		// Under a name of its own: os.RemoveAll blocks on a FIFO that is taken
-		// for a directory.
+		// Use a separate name: os.RemoveAll blocks on a FIFO that it takes for a directory.
 		p = filepath.Join(filepath.Dir(p), "pipe")
 		if os.Remove(p) != nil {
 			_ = unix.Mkfifo(p, 0o640)
@@ -195,7 +194,7 @@ func (a actor) step() {
 	}
 }
 
-// sameSizeOldTime edits a file so that its size and mtime stay.
+// sameSizeOldTime edits a file and keeps its size and mtime.
 func (a actor) sameSizeOldTime(p string) {
 	var st unix.Stat_t
 	if unix.Lstat(p, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 {
@@ -237,9 +236,9 @@ func TestMmapWrites(t *testing.T) {
 	}
 }
 
-// TestMmapWrites_AfterCaptureAreFound covers a mapping that exists at a capture and is written
-// after it, without a trace, until the process is killed: the next capture compares the
-// content, whether it is informed of the mapping or not.
+// TestMmapWrites_AfterCaptureAreFound covers a mapping that exists at a capture and is written after it, with no
+// effect on stat until the process is killed: the next capture compares the content, whether it is informed of the
+// mapping or not.
 func TestMmapWrites_AfterCaptureAreFound(t *testing.T) {
 	began := time.Now()
 	for how, suspects := range map[string]func(*unix.Stat_t) Suspects{
@@ -271,7 +270,7 @@ func TestMmapWrites_AfterCaptureAreFound(t *testing.T) {
 				m[1] = 2
 				w.must(unix.Munmap(m))
 				w.must(f.Close())
-				var b bytes.Buffer // as the next daemon finds it
+				var b bytes.Buffer // as the next daemon reads it
 				_, err = w.index.WriteTo(&b)
 				w.must(err)
 				w.index, err = ReadIndex(&b)

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Packable returns nil if an OCI image layer can express all entries of a sealed layer, and
+// Packable returns nil if an OCI image layer can express all entries of a finalized layer, and
 // otherwise TooLarge or Unsupported with the first path that it cannot express. Only WriteTar
 // finds entries whose header would be too large.
 func (s *Store) Packable(ctx context.Context, id timeline.LayerID) error {
@@ -33,7 +33,7 @@ func packable(id timeline.LayerID, entries []format.Entry) error {
 		return fault.New(fault.TooLarge,
 			"cannot write layer %s as tar: the holes of its files exceed %d bytes, which tar writes as zeros; %q "+
 				"is one of them",
-			id, int64(limit.SealedHoles), "/"+entries[i].Path).
+			id, int64(limit.ManifestHoles), "/"+entries[i].Path).
 			WithHint("remove the sparse files in the sandbox, then take a snapshot: coppice snapshot create")
 	}
 	if no, ok := errors.AsType[*format.NoHeader](format.Expressible(entries)); ok {
@@ -85,7 +85,7 @@ func (s *Store) writeTar(ctx context.Context, id timeline.LayerID, entries []for
 	})
 }
 
-// untilDone is a file whose reading ends with ctx.
+// untilDone is a file that cannot be read after ctx is canceled.
 type untilDone struct {
 	file *os.File
 	ctx  context.Context // of one call of writeTar

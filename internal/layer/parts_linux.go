@@ -38,8 +38,7 @@ func (w *walker) walk(parts []rootspec.Part, old *Index) (trees, *Index, error) 
 	return ts, next, nil
 }
 
-// tree compares one part, twice when it must take more names of a file than
-// those that have changed.
+// tree compares one part. It does so twice if it must take more names of a file than those that have changed.
 func (w *walker) tree(t *tree, part int, old *rootEnt) (root rootEnt, err error) {
 	before := w.met.Load()
 	for w.along = nil; ; {
@@ -75,8 +74,8 @@ func (x *Index) root(p string) *rootEnt {
 	return nil
 }
 
-// root reads the state of a part's own directory. It is never taken for another
-// one: a part's root cannot be replaced from inside.
+// root reads the state of a part's root directory. It is always the same directory: a part's root cannot be replaced
+// from inside.
 func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -104,16 +103,15 @@ func (w *walker) root(fd int, old *rootEnt, next *rootEnt, d *delta) (*dirNode, 
 // Suspects are files that processes have mapped shared and writable. A file that matches in any way is a
 // suspect; too many suspects cost only time.
 type Suspects struct {
-	Paths  []string  // absolute, inside; those that are in no part are nothing
+	Paths  []string  // absolute, inside; those outside all parts are ignored
 	Inodes []uint64  // of any part
-	Since  time.Time // unless zero: any that was changed since then
+	Since  time.Time // unless zero: also files that changed since then
 }
 
 // Any reports whether anything is suspected.
 func (s Suspects) Any() bool { return len(s.Paths)+len(s.Inodes) > 0 || !s.Since.IsZero() }
 
-// suspect finds the named suspects that lie in a part. What is not there has
-// not been written.
+// suspect finds the named suspects in a part. A file that does not exist has not been written.
 func (w *walker) suspect(fd int, partPath string) error {
 	for _, p := range w.named {
 		rel, ok := below(partPath, p)
@@ -136,13 +134,13 @@ func (w *walker) suspect(fd int, partPath string) error {
 	return nil
 }
 
-// cut is the tree of places where another part takes over.
+// cut is the tree of paths at which another part begins.
 type cut struct {
 	end  bool
 	kids map[string]*cut
 }
 
-// makeCuts finds, for each part, where other parts take over beneath it.
+// makeCuts finds, for each part, the paths below it at which other parts begin.
 func makeCuts(parts []rootspec.Part) map[string]*cut {
 	out := map[string]*cut{}
 	for _, p := range parts {

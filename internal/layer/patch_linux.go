@@ -31,8 +31,8 @@ func Patch(ctx context.Context, w io.Writer, a, b *View, touched []rootspec.Part
 	})
 }
 
-// text reads what a side has as the text that a patch compares: a file's
-// content, a link's target. binary is set when it is not text.
+// text returns the text of one side of a change: a file's content or a link's target. binary reports that it is not
+// text.
 func (f *found) text() (text string, binary bool, err error) {
 	if f == nil {
 		return "", false, nil
@@ -65,7 +65,7 @@ func (f *found) text() (text string, binary bool, err error) {
 // daemon does one such comparison at a time. A nil turn is always free.
 type turn chan struct{}
 
-// take waits for the turn. On success, the caller returns it.
+// take waits for the turn. On success, the caller calls give.
 func (t turn) take(ctx context.Context) error {
 	if err := ctx.Err(); err != nil || t == nil {
 		return err
@@ -173,8 +173,7 @@ func (c *Change) hunks(ctx context.Context, from, to string) (string, error) {
 	return "", nil
 }
 
-// quoteName writes a name as git does: in double quotes with escapes when it
-// holds bytes that would spoil a line.
+// quoteName writes a name as git does: in double quotes with escapes if it has bytes that would break a line.
 func quoteName(name string) string {
 	plain := utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
 		return r < ' ' || r >= 0x7f && r < 0xa0 || r == '"' || r == '\\'

@@ -11,12 +11,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// places are the paths of interest to a walk, relative to its current directory. A walk asks
-// at each entry, and the client chooses the number of paths: a step down is a binary search
-// and allocates nothing.
+// places are the paths of interest to a walk, relative to its current directory. A walk asks at each entry, and the
+// client chooses the number of paths, so a step down is a binary search and allocates nothing.
 type places struct {
 	list []string // clean and relative to the root of the walk, in the order of byNames
-	skip int      // bytes of each that lead to the directory
+	skip int      // bytes of each path that lead to the directory
 }
 
 // everywhere is the place that contains everything.
@@ -68,8 +67,7 @@ func (p places) below(name string) places {
 	return places{p.list[from : from+n], p.skip + len(name) + 1}
 }
 
-// in returns the places relative to the entry name, and whether there are any: everything
-// inside a place is one.
+// in returns the places relative to the entry name, and whether there are any. Everything inside a place is a place.
 func (p places) in(name string) (places, bool) {
 	if p.here() {
 		return everywhere(), true
@@ -78,8 +76,7 @@ func (p places) in(name string) (places, bool) {
 	return in, !in.none()
 }
 
-// trail is the position of a recursion, as the names on the way down. The path is joined on
-// demand.
+// trail is the position of a recursion, as the names on the way down. The path is joined on demand.
 type trail struct {
 	up   *trail // nil: name is the whole path, without a slash at its end
 	name string
@@ -103,7 +100,7 @@ func (t *trail) tail(n int) (path string, whole bool) {
 	return path, true
 }
 
-// String is the path for messages: of a long one, the end.
+// String returns the path for messages; of a long path, only the end.
 func (t *trail) String() string {
 	p, whole := t.tail(limit.MessagePath)
 	if !whole {
@@ -112,7 +109,7 @@ func (t *trail) String() string {
 	return p
 }
 
-// tooDeep refuses a directory below the depth that walks go to.
+// tooDeep returns TooLarge for a directory deeper than limit.Depth.
 func tooDeep(depth int, at any) error {
 	if depth <= limit.Depth {
 		return nil

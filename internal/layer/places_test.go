@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// chosenBy decides as places do, by looking at each of the paths.
+// chosenBy decides as places do, but looks at each path.
 func chosenBy(paths []string, p string) (is, leads bool) {
 	for _, c := range paths {
 		c = path.Clean("/" + c)
@@ -54,8 +54,8 @@ func TestPlaces_SelectPathsAtAndBelow(t *testing.T) {
 	}
 }
 
-// TestPlaces_StepAllocatesNothing checks the step that a walk takes at each entry: it copies
-// nothing, however many places there are.
+// TestPlaces_StepAllocatesNothing checks the step that a walk takes at each entry: it copies nothing, however many
+// places there are.
 func TestPlaces_StepAllocatesNothing(t *testing.T) {
 	var paths []string
 	for i := range 100_000 {

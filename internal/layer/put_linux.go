@@ -15,32 +15,30 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// putter writes copies of entries into a tree that is being built: a layer, or a
-// plain tree that a view is materialised into. Safe for concurrent use.
+// putter writes copies of entries into a tree that is being built: a layer, or a plain tree that a view is
+// materialised into. It is safe for concurrent use.
 type putter struct {
 	s       *Store
 	ctx     context.Context
-	toPlain bool // overlayfs's escaped attributes get their own names back
+	toPlain bool // attributes that overlayfs escaped get their names back
 	fromRaw bool // the source is a plain tree, not in overlay form
-	lenient bool // an owner or attribute that cannot be kept is reported, not an error
-	strip   bool // coppice's own marks are left out
-	// remember: an owner that cannot be kept is written down as root emulation
-	// writes it, so that an exported image carries it.
+	lenient bool // an owner or attribute that cannot be set is ignored, not an error
+	strip   bool // Coppice's own marks are left out
+	// remember stores an owner that cannot be set as root emulation does, so that an exported image has it.
 	remember bool
-	// omit leaves out attributes for which an entry of the new tree has no room, and counts
-	// them in unkept, instead of failing. linkDir must be open.
+	// omit leaves out attributes that an entry of the new tree has no room for, and counts such entries in unkept,
+	// instead of failing. linkDir must be open.
 	omit   bool
 	unkept atomic.Int64 // entries that lack attributes
 	rooms  atomic.Int64 // files that diskHasRoom has made
 
-	linkDir int // where first copies of files with several names are kept
+	linkDir int // directory with the first copies of files with several names
 	mu      sync.Mutex
 	links   map[devIno]*linked // guarded by mu
 	nlinks  int                // guarded by mu
 }
 
-// linked is the first copy of a file with several names. ready is closed when
-// name can be linked to, or when err is set.
+// linked is the first copy of a file with several names. ready is closed when name can be linked to, or err is set.
 type linked struct {
 	name  string
 	err   error
@@ -167,8 +165,8 @@ func (p *putter) zeroDevice(src int, name string, dst int, to string, st *unix.S
 	return p.meta(xattrSource{path: vfs.FDPath(src) + "/" + name}, out, st)
 }
 
-// asDevice makes the character device 0:0 that the open file in stands for in a plain tree,
-// and reports whether it did: only the real root may.
+// asDevice makes the character device 0:0 that the open file in represents in a plain tree, and reports whether it
+// did: only root on the host can.
 func (p *putter) asDevice(in, dst int, to string, st *unix.Stat_t) (bool, error) {
 	value, err := readXattr(xattrSource{fd: in}, xattrDevice)
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) || err == nil && string(value) != zeroDevice {
@@ -216,8 +214,7 @@ func (p *putter) meta(from xattrSource, out int, st *unix.Stat_t) error {
 	return p.s.fs.Utimes(out, "", mtimeNs(st))
 }
 
-// owner keeps the owner. New entries belong to uid and gid 0: nothing is to be
-// done for those.
+// owner sets the owner. New entries belong to uid and gid 0 already.
 func (p *putter) owner(dir int, name string, st *unix.Stat_t) error {
 	if st.Uid == 0 && st.Gid == 0 {
 		return nil
@@ -251,7 +248,7 @@ func (p *putter) dirMetaOf(st *unix.Stat_t, a *attrs, dst int, opaque bool) erro
 			return err
 		}
 	}
-	if opaque { // before what a program may have filled the directory with
+	if opaque { // before attributes of a program, which may fill the space for them
 		if err := p.s.fs.SetXattr(dst, xattrOpaque, []byte("y")); err != nil {
 			return err
 		}
@@ -265,7 +262,7 @@ func (p *putter) dirMetaOf(st *unix.Stat_t, a *attrs, dst int, opaque bool) erro
 	return p.s.fs.Utimes(dst, "", mtimeNs(st))
 }
 
-// whiteout makes the mark of a deletion.
+// whiteout marks name as deleted.
 func (p *putter) whiteout(dst int, name string) error {
 	return p.s.fs.Mknod(dst, name, unix.S_IFCHR, 0)
 }

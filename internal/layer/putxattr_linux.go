@@ -63,8 +63,8 @@ func (p *putter) xattr(x xattr, set func(key string, value []byte) error) (kept 
 // is too long (ERANGE), or the names of one hash are too long together for btrfs (EOVERFLOW).
 func unfit(err error) bool { return errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOVERFLOW) }
 
-// diskHasRoom distinguishes the two meanings of ENOSPC for an attribute. If a new file gets
-// a block, the file system is not full, but the entry's own space for attributes is.
+// diskHasRoom distinguishes the two meanings of ENOSPC for an attribute. If a new file gets a block, the file system
+// is not full, but the space for attributes of the entry is.
 func (p *putter) diskHasRoom() bool {
 	name := "room" + strconv.FormatInt(p.rooms.Add(1), 10)
 	fd, err := p.s.fs.Create(p.linkDir, name, 0o600)
@@ -78,6 +78,5 @@ func (p *putter) diskHasRoom() bool {
 	return errors.Join(err, p.s.fs.Unlink(p.linkDir, name)) == nil
 }
 
-// roomSize is more than any file system keeps in an inode, and at least a block for
-// attributes.
+// roomSize is more than any file system keeps in an inode, and at least one block for attributes.
 const roomSize = 64 << 10

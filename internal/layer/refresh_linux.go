@@ -15,14 +15,14 @@ import (
 
 // Refreshed is the result of Refresh.
 type Refreshed struct {
-	Report      // Entries counts what differed
+	Report      // Entries counts the differences
 	Empty  bool // nothing differed, and no layer was made
 }
 
-// Refresh makes layer id what differs in the directory src since an earlier import, whose index is since and
-// whose result is base: above that, it gives what ImportDir would with the same options. What cannot be read
-// is listed as in ImportDir, whether it is new or not. After a failure nothing is left behind and since stays
-// valid.
+// Refresh makes layer id from the differences of the directory src since an earlier import, whose index is since and
+// whose result is base. On top of base, the layer shows what ImportDir would import with the same options. Entries
+// that cannot be read are listed as in ImportDir, whether they are new or not. After a failure nothing is left behind
+// and since stays valid.
 func (s *Store) Refresh(
 	ctx context.Context, id timeline.LayerID, src string, since *Index, base *View, opts ImportOptions,
 ) (out Refreshed, err error) {
@@ -53,19 +53,18 @@ func (s *Store) Refresh(
 	return Refreshed{Report: c.report(root), Empty: !r.made.Load()}, nil
 }
 
-// refresher compares a tree with the index of an earlier import, and copies what
-// differs.
+// refresher compares a tree with the index of an earlier import, and copies the differences.
 type refresher struct {
 	*copier
 	base *View
 	fs   int         // the new layer's tree, open
-	made atomic.Bool // something is in it
+	made atomic.Bool // the layer is not empty
 
 	mu     sync.Mutex   // held while directories are made
 	linked []linkedName // guarded by mu
 }
 
-// linkedName is a name of a file with several that did not change.
+// linkedName is an unchanged name of a file with several names.
 type linkedName struct {
 	key  devIno
 	at   *spot
@@ -73,8 +72,8 @@ type linkedName struct {
 	ent  *ent
 }
 
-// spot is a directory of the new layer. It is made when something in it
-// differs, so that what did not change costs nothing.
+// spot is a directory of the new layer. It is made when something in it differs, so unchanged directories cost
+// nothing.
 type spot struct {
 	up   *spot // nil: the layer's root
 	name string
@@ -88,8 +87,7 @@ func (p *spot) path() string {
 	return path.Join(p.up.path(), p.name)
 }
 
-// open opens a spot, and makes it and what leads to it when it is not there. The
-// caller closes it.
+// open opens a spot, and makes it and the directories above it if they are missing. The caller closes it.
 func (r *refresher) open(p *spot) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,23 +182,23 @@ func (r *refresher) dir(src *mdir, old *dirNode, at *spot, depth int) (*dirNode,
 
 // difference is the result of compare for one directory.
 type difference struct {
-	files []differing // no directories; new or changed
-	dirs  []pending   // that the index does not know
-	known []differing // directories that it knows
+	files []differing // new or changed, not directories
+	dirs  []pending   // directories that are not in the index
+	known []differing // directories that are in the index
 	gone  []string
 }
 
-// differing is an entry that the index may know: old.
+// differing is an entry; old is its entry in the index, if there is one.
 type differing struct {
 	pending
 	old *ent
 }
 
-// kept reports whether the layers below have what the index knows.
+// kept reports whether the layers below have the old entry.
 func (d *differing) kept() bool { return d.old != nil && d.old.flags&entMissing == 0 }
 
-// compare sorts the entries of a directory by what is to be done with them. Both
-// nodes have their entries sorted by name.
+// compare sorts the entries of a directory into the lists of a difference. Both nodes have their entries sorted by
+// name.
 func (r *refresher) compare(list []found, node, old *dirNode, at *spot) (d difference) {
 	j := 0
 	pass := func(upTo string, all bool) {
@@ -241,8 +239,8 @@ func (r *refresher) compare(list []found, node, old *dirNode, at *spot) (d diffe
 	return d
 }
 
-// unchanged reports whether an entry that is not a directory has not changed. One that could not be imported
-// before is tried again if it may be readable now.
+// unchanged reports whether an entry that is not a directory has not changed. One that could not be imported before
+// counts as changed if it may be readable now.
 func (r *refresher) unchanged(x *differing) bool {
 	if x.old == nil || x.old.isDir() || !x.old.same(&x.st) {
 		return false
@@ -253,7 +251,7 @@ func (r *refresher) unchanged(x *differing) bool {
 	return x.old.flags&entRacy == 0 || r.sameAsBase(x.found)
 }
 
-// stillMissing notes an entry that can no more be taken than before.
+// stillMissing reports whether an entry that could not be imported before still cannot be, and notes it.
 func (r *refresher) stillMissing(x *differing) bool {
 	switch x.st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -270,8 +268,8 @@ func (r *refresher) stillMissing(x *differing) bool {
 	return true
 }
 
-// sameAsBase compares an entry that stat finds unchanged with the copy that was made of it. If that cannot be
-// done it counts as changed.
+// sameAsBase compares an entry whose stat has not changed with its copy in base. If that fails, the entry counts as
+// changed.
 func (r *refresher) sameAsBase(f *found) (same bool) {
 	err := r.base.at(f.path(), func(_ *mdir, g *found) (err error) {
 		if g.st.Mode&unix.S_IFMT == f.st.Mode&unix.S_IFMT {
@@ -282,8 +280,8 @@ func (r *refresher) sameAsBase(f *found) (same bool) {
 	return err == nil && same
 }
 
-// sameWithin compares what stat does not show of two entries of one type. An owner that could not be kept is
-// not a difference.
+// sameWithin compares two entries of one type in what stat does not show. An owner that could not be set is not a
+// difference.
 func sameWithin(ctx context.Context, f, g *found) (bool, error) {
 	if dirfd.IsLink(&f.st) {
 		return f.link() == g.link(), nil
@@ -312,7 +310,7 @@ func sameWithin(ctx context.Context, f, g *found) (bool, error) {
 	return sameContent(ctx, fa, fb, f.st.Size)
 }
 
-// write puts what differs in one directory into the new layer.
+// write writes the differences of one directory to the new layer.
 func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, depth int) error {
 	if len(d.files)+len(d.dirs)+len(d.gone) == 0 {
 		return nil
@@ -341,7 +339,7 @@ func (r *refresher) write(src *mdir, d *difference, node *dirNode, at *spot, dep
 		return err
 	}
 	for i := range d.files {
-		// What cannot be read any more is not in a whole import either.
+		// A full import would not have an entry that has become unreadable either.
 		if x := &d.files[i]; x.ent.flags&entMissing != 0 && x.kept() {
 			if err := r.remove(out.fd, x.name); err != nil {
 				return fault.Wrap(err, "record removal of %q", x)
@@ -361,7 +359,7 @@ func (r *refresher) remove(dst int, name string) error {
 	return r.whiteout(dst, name)
 }
 
-// known compares a directory that the index knows.
+// known compares a directory that is in the index.
 func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth int, inline bool) (*dirNode, error) {
 	at := &spot{up: up, name: x.name}
 	sub, err := src.sub(x.found)
@@ -403,8 +401,8 @@ func (r *refresher) known(src *mdir, x differing, old *dirNode, up *spot, depth 
 	return node, r.finish(sub.levels[0].fd, x.found, at, how)
 }
 
-// rejoin copies the unchanged names of files of which another name was copied, as when its directory was
-// renamed: names in two layers would be two files.
+// rejoin copies unchanged names of files of which another name was copied, as when its directory was renamed: names
+// in two layers would be two files.
 func (r *refresher) rejoin(v *View) error {
 	again := map[*spot]bool{}
 	for _, n := range r.linked {
@@ -460,7 +458,7 @@ func (r *refresher) stamp(f *found, at *spot) error {
 	return r.dirMetaOf(&st, &a, out, false)
 }
 
-// shut returns the index entry of a directory whose content is not imported.
+// shut returns the node of a directory whose content is not imported, and records the removal of its old content.
 func (r *refresher) shut(fd int, x differing, old *dirNode, at *spot, how dirChange) (*dirNode, error) {
 	node := &dirNode{}
 	d := r.compare(nil, node, old, at)
@@ -470,17 +468,17 @@ func (r *refresher) shut(fd int, x differing, old *dirNode, at *spot, how dirCha
 	return node, r.finish(fd, x.found, at, how)
 }
 
-// dirChange is in what a directory itself differs.
+// dirChange is how a directory itself differs.
 type dirChange int
 
 const (
 	dirSame dirChange = iota
-	dirTime           // in its time alone
+	dirTime           // only in its time
 	dirSelf           // in its mode, owner or attributes
 )
 
-// dirDiffers compares a directory's own state with the index, and completes its
-// entry. The time of one that is closed means nothing.
+// dirDiffers compares a directory's own state with the index, and completes its entry. The time of a closed directory
+// does not count.
 func (r *refresher) dirDiffers(fd int, f *found, e, old *ent, closed bool) (dirChange, error) {
 	if old.same(&f.st) && old.flags&(entRacy|entDirty) == 0 {
 		e.size = old.size
@@ -510,8 +508,8 @@ func (e *ent) differs(old *ent) dirChange {
 	return dirSame
 }
 
-// finish copies the metadata of a directory to the new layer, if it is there or has to be. fd is the
-// original, -1 if it cannot be opened.
+// finish copies the metadata of a directory to the new layer, if the layer has the directory or must have it. fd is
+// the original, -1 if it cannot be opened.
 func (r *refresher) finish(fd int, f *found, at *spot, how dirChange) error {
 	made := r.isMade(at)
 	if how == dirSame && !made {

@@ -20,8 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// refreshed is a source directory, the chain of layers that imports of it made,
-// and the index of the last.
+// refreshed is a source directory, the chain of layers from imports of it, and the index of the last import.
 type refreshed struct {
 	*world
 	src  string
@@ -43,7 +42,7 @@ func (r *refreshed) start() {
 	r.stack, r.index = []timeline.LayerID{id}, rep.Index
 }
 
-// refresh takes the difference and compares the chain with a whole import.
+// refresh imports the difference and compares the chain with a full import.
 func (r *refreshed) refresh() Refreshed {
 	r.t.Helper()
 	ctx := context.Background()
@@ -51,7 +50,7 @@ func (r *refreshed) refresh() Refreshed {
 	got, err := r.s.Refresh(ctx, id, r.src, r.index, r.s.View(r.dirs(r.stack)), r.opts)
 	r.must(err)
 	if got.Empty == r.s.Has(id) {
-		r.t.Fatalf("empty is %v, and the layer is there: %v", got.Empty, r.s.Has(id))
+		r.t.Fatalf("empty is %v, and the layer exists: %v", got.Empty, r.s.Has(id))
 	}
 	if !got.Empty {
 		r.stack = append([]timeline.LayerID{id}, r.stack...)
@@ -62,19 +61,19 @@ func (r *refreshed) refresh() Refreshed {
 	want := viewPicture(r.t, r.s.View(r.dirs([]timeline.LayerID{whole})))
 	have := viewPicture(r.t, r.s.View(r.dirs(r.stack)))
 	for _, p := range r.opts.Empty {
-		// Its time is that of content which is not taken.
+		// Its time is that of content that is not imported.
 		delete(want, strings.TrimPrefix(p, r.src))
 		delete(have, strings.TrimPrefix(p, r.src))
 	}
 	r.same("view", want, have)
 	if !slices.Equal(rep.Unreadable, got.Unreadable) || !slices.Equal(rep.Changed, got.Changed) {
-		r.t.Fatalf("a whole import lists %q %q, a refresh %q %q", rep.Unreadable, rep.Changed, got.Unreadable, got.Changed)
+		r.t.Fatalf("full import lists %q %q, refresh %q %q", rep.Unreadable, rep.Changed, got.Unreadable, got.Changed)
 	}
 	r.must(r.s.Remove(ctx, whole))
 	return got
 }
 
-// calm takes the doubt from an index, as if all had been still for a while.
+// calm removes the racy marks of an index, as if no file had changed for a while.
 func (x *Index) calm() {
 	for i := range x.roots {
 		x.roots[i].self.flags &^= entRacy
@@ -91,7 +90,7 @@ func (d *dirNode) calm() {
 	}
 }
 
-// aged makes changes to a file until its ctime shows them.
+// aged calls change until the ctime of the file shows it.
 func aged(t tb, p string, change func()) {
 	t.Helper()
 	var before, after unix.Stat_t
@@ -169,7 +168,7 @@ func TestRefresh_ImportsDifference(t *testing.T) {
 		r.index.calm()
 		c.change()
 		if got := r.refresh(); got.Entries != c.want || got.Empty {
-			t.Errorf("%s: %d entries were taken, %d are wanted", c.name, got.Entries, c.want)
+			t.Errorf("%s: %d entries were taken, want %d", c.name, got.Entries, c.want)
 		}
 		r.index.calm()
 		if got := r.refresh(); !got.Empty {
@@ -188,7 +187,7 @@ func TestRefresh_ComparesRecentFiles(t *testing.T) {
 	r.must(os.Symlink("x", filepath.Join(r.src, "l")))
 	r.start()
 	if got := r.refresh(); !got.Empty {
-		t.Error("what is young was taken although it is the same")
+		t.Error("a recent file was taken although it is the same")
 	}
 	r.must(os.WriteFile(file, []byte("after!"), 0o644))
 	var st unix.Stat_t
@@ -211,7 +210,7 @@ func TestRefresh_HonorsOptions(t *testing.T) {
 		OneFileSystem: true}
 	r.start()
 	r.index.calm()
-	// Neither what happened in an empty directory nor its time is a difference.
+	// Neither the content of a directory in Empty nor its time is a difference.
 	aged(t, filepath.Join(r.src, "empty"), func() {
 		r.must(os.WriteFile(filepath.Join(r.src, "empty", "more"), nil, 0o644))
 		r.must(os.Remove(filepath.Join(r.src, "empty", "more")))
@@ -221,7 +220,7 @@ func TestRefresh_HonorsOptions(t *testing.T) {
 	if err != nil || !got.Empty {
 		t.Fatalf("%d entries were taken: %v", got.Entries, err)
 	}
-	// Another file system that was mounted meanwhile hides what was there.
+	// Another file system that was mounted meanwhile hides the content below.
 	kept := filepath.Join(r.src, "kept")
 	r.must(unix.Mount("none", kept, "tmpfs", 0, "mode=755"))
 	defer unix.Unmount(kept, unix.MNT_DETACH)
@@ -231,7 +230,7 @@ func TestRefresh_HonorsOptions(t *testing.T) {
 	}
 	r.must(unix.Unmount(kept, 0))
 	r.refresh()
-	// Other options make it what a whole import with them is.
+	// With other options, the result is that of a full import with them.
 	r.opts = ImportOptions{Empty: []string{kept}}
 	r.refresh()
 	r.opts = ImportOptions{}
@@ -278,8 +277,7 @@ func TestRefreshFaults(t *testing.T) {
 	}
 }
 
-// TestRefreshModel makes random changes, and compares each refresh with a whole
-// import.
+// TestRefreshModel makes random changes, and compares each refresh with a full import.
 func TestRefreshModel(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -293,7 +291,7 @@ func TestRefreshModel(t *testing.T) {
 		draw := func(what string) string {
 			return path.Join(rapid.SliceOfN(rapid.SampledFrom(names), 1, 4).Draw(rt, what)...)
 		}
-		ignore := func(error) {} // what cannot be done to the tree is not done
+		ignore := func(error) {} // changes that fail are ignored
 		r.start()
 		rt.Repeat(map[string]func(*rapid.T){
 			"": func(*rapid.T) {},
@@ -334,8 +332,7 @@ func TestRefreshModel(t *testing.T) {
 	})
 }
 
-// asUser says that the tests run as an ordinary user in a namespace that is made
-// already, and on which directory.
+// asUser is the variable that names the directory for a test process in an ordinary user's namespace.
 const asUser = "COPPICE_LAYER_TEST_AS_USER"
 
 // TestRefresh_AsOrdinaryUser refreshes files of root, some of them unreadable, with the rights
@@ -346,7 +343,7 @@ func TestRefresh_AsOrdinaryUser(t *testing.T) {
 		return
 	}
 	if !realRoot {
-		t.Skip("needs real-root: the tree must belong to somebody else")
+		t.Skip("needs real-root: the tree must belong to another user")
 	}
 	dir, err := os.MkdirTemp("", "refresh")
 	if err != nil {
@@ -389,7 +386,7 @@ func TestRefresh_AsOrdinaryUser(t *testing.T) {
 		},
 	} {
 		if _, err := fromChild[0].Read(make([]byte, 1)); err != nil {
-			break // it says itself why
+			break // the child reports why
 		}
 		if err := change(); err != nil {
 			t.Error(err)
@@ -416,7 +413,7 @@ func pipe(t *testing.T) [2]*os.File {
 func refreshAsUser(t *testing.T, dir string) {
 	r := &refreshed{world: newWorld(t, filepath.Join(dir, "home"), true), src: filepath.Join(dir, "src")}
 	defer r.close()
-	r.opts.Empty = []string{filepath.Join(r.src, "root")} // nothing of it is wanted: it need not be read
+	r.opts.Empty = []string{filepath.Join(r.src, "root")} // its content is not imported, so it need not be readable
 	parent := os.NewFile(3, "to the parent")
 	defer parent.Close()
 	next := func() {
@@ -468,7 +465,7 @@ func TestRefreshDeepTree(t *testing.T) {
 	var before, after unix.Rlimit
 	r.must(unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	after = before
-	after.Cur = uint64(len(open) + 90) // fewer than one for each directory and its copy
+	after.Cur = uint64(len(open) + 90) // less than one for each directory and its copy
 	r.must(unix.Setrlimit(unix.RLIMIT_NOFILE, &after))
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
 	ctx := context.Background()
@@ -497,8 +494,8 @@ func TestRefreshDeepTree(t *testing.T) {
 	}
 }
 
-// TestRefresh_KeepsHardLinks checks that all names of a file are taken when one of them
-// changes: in two layers they would be two files.
+// TestRefresh_KeepsHardLinks checks that all names of a file are taken when one of them changes: in two layers they
+// would be two files.
 func TestRefresh_KeepsHardLinks(t *testing.T) {
 	r := newRefreshed(t, t.TempDir())
 	defer r.close()
@@ -512,7 +509,7 @@ func TestRefresh_KeepsHardLinks(t *testing.T) {
 	r.start()
 	r.index.calm()
 	r.must(os.Rename(at("moves"), at("moved")))
-	if got := r.refresh(); got.Entries != 5 { // the directory, away and here, and three names
+	if got := r.refresh(); got.Entries != 5 { // the old directory, the new one, and three names
 		t.Errorf("%d entries were taken", got.Entries)
 	}
 	r.index.calm()

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// removeAt deletes dir/name and everything beneath it, whatever its modes and
-// depth, without following links. The first error ends it.
+// removeAt deletes dir/name and everything below it, with any mode and at any depth, without following links. It
+// stops at the first error.
 func removeAt(ctx context.Context, fsys vfs.FS, dir int, name string) error {
 	st, err := dirfd.Lstat(dir, name)
 	if err != nil {
@@ -40,8 +40,7 @@ type remover struct {
 	r  dirfd.Reader
 }
 
-// empty removes the content of the directory and returns its descriptor, which is another one if the tree is
-// deep.
+// empty removes the content of the directory and returns its descriptor, reopened if the tree is deep.
 func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return fd, err

@@ -15,30 +15,29 @@ import (
 
 // RewindInput describes a Rewind.
 type RewindInput struct {
-	// Root is the live root as its processes see it: an open directory. No
-	// process may write to it meanwhile; one that does makes the outcome wrong,
-	// but leads nothing out of the root.
+	// Root is the live root as its processes see it: an open directory. No process may write to it meanwhile. If one
+	// does, the result is wrong, but nothing outside the root is changed.
 	Root int
 	// Parts are the mount points, inside, of the file systems of the root whose content has a history; see
 	// rootspec.Part.
 	Parts []string
-	// Kept are mount points of the box, which are neither removed nor replaced.
+	// Kept are mount points of the sandbox, which are neither removed nor replaced.
 	Kept []string
-	// Target is the new content of the root, and Touched the trees in which it can differ from that: the
-	// layers of the target's stack and of the present's that they do not have in common.
+	// Target is the new content of the root. Touched are the trees in which it can differ from the present content:
+	// the layers that only the target's stack or only the present stack has.
 	Target  *View
 	Touched []rootspec.Part
 	Owners  Owners
-	// Mapped reports whether a process may have the file mapped, or run it; it is then replaced rather than
-	// written to. nil: none has.
+	// Mapped reports whether a process may have the file mapped or run it; such a file is replaced and not written
+	// to. nil: no file is.
 	Mapped func(path string, ino uint64) bool
 }
 
-// Owners says how stored ids appear in a live root: N as Shift+N, for N below Size. The zero value leaves
-// them as they are.
+// Owners maps stored ids to ids in a live root: N below Size to Shift+N, others to the overflow id. The zero value
+// leaves them as they are.
 type Owners struct{ Shift, Size uint32 }
 
-// seen is how id appears.
+// seen returns id as it appears in the live root.
 func (o Owners) seen(id uint32) uint32 {
 	switch {
 	case o.Size == 0:
@@ -46,7 +45,7 @@ func (o Owners) seen(id uint32) uint32 {
 	case id < o.Size:
 		return o.Shift + id
 	}
-	return overflowID // has no place in the sandbox
+	return overflowID // not mapped in the sandbox
 }
 
 const overflowID = 65534
@@ -56,10 +55,10 @@ const overflowID = 65534
 // watches stay valid. So do files, which are written in place: a process that appends to one continues in the
 // visible file. But a file that is mapped, or has several names, is replaced by a new one.
 //
-// After a failure the root is between the two states; a Rewind to either completes it. Names of a file that
-// Touched does not have are not joined again.
+// After a failure the root is between the two states; a Rewind to either completes it. Names of a file that are not
+// in Touched are not linked again.
 //
-// The calling thread must be one whose new files are stored as id 0.
+// Files that the calling thread creates must be stored with owner id 0.
 func (s *Store) Rewind(ctx context.Context, in RewindInput) (paths int, err error) {
 	r := &rewinder{s: s, ctx: ctx, RewindInput: in, first: map[fileKey]placed{}, claimed: map[devIno]bool{}}
 	m, err := in.Target.root()
@@ -93,31 +92,30 @@ type rewinder struct {
 	ctx   context.Context
 	paths int // changed so far
 
-	// The files of the target that have several names, and where the first of
-	// them is in the live root.
+	// first has the files of the target with several names, and where the first of them is in the live root.
 	first map[fileKey]placed
-	// The files of the live root with several names that one of the target's has claimed: another one needs a
-	// separate file.
+	// claimed has the files of the live root with several names that a file of the target has taken: another file of
+	// the target needs a separate one.
 	claimed map[devIno]bool
 }
 
-// fileKey is a file of a view.
+// fileKey identifies a file of a view.
 type fileKey struct {
 	src int
 	ino uint64
 }
 
-// placed is where a file is in the live root.
+// placed is the place of a file in the live root.
 type placed struct {
 	dir  *mdir
 	name string
 	id   devIno
 }
 
-// standing is the position of a directory relative to the box's mount points and the parts.
+// standing is the position of a directory relative to the sandbox's mount points and the parts.
 type standing struct {
 	kept, parts places
-	within      bool // it is in a part, or its root
+	within      bool // in a part, or its root
 }
 
 // in returns the standing of the entry name.
@@ -128,8 +126,8 @@ func (s standing) in(name string) standing {
 	return next
 }
 
-// dir makes the content of the open directory live equal to m. It owns live and returns it, as another
-// descriptor if the tree is deep.
+// dir makes the content of the open directory live equal to m. It owns live and returns it, reopened if the tree is
+// deep.
 func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return live, err
@@ -181,7 +179,7 @@ func stuckAt(err error, f *found) error {
 	return stuck{fault.Wrap(err, "restore %q", f)}
 }
 
-// names are those in which live and m can differ, sorted.
+// names returns the names in which live and m can differ, sorted.
 func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 	var names []string
 	if !t.all {
@@ -209,7 +207,7 @@ func (r *rewinder) names(live int, m *mdir, t touchedDir) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// subdir brings back the directory f of live.
+// subdir restores the directory f of live.
 func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standing, depth int) (int, error) {
 	st, err := dirfd.Lstat(live, f.name)
 	if err == nil && !dirfd.IsDir(&st) {
@@ -227,7 +225,7 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standi
 	}
 	fd, err := r.open(live, f.name, at)
 	if errors.Is(err, unix.EXDEV) {
-		return live, nil // a mount of the box
+		return live, nil // a mount of the sandbox
 	}
 	if err != nil {
 		return live, err
@@ -269,8 +267,7 @@ func (r *rewinder) subdir(live int, f *found, t touchedDir, tf *found, at standi
 	return live, r.dirMeta(fd, f, at, fresh)
 }
 
-// open opens a directory of the live root, through no link and into no mount but
-// a part.
+// open opens a directory of the live root. It follows no link, and enters no mount except a part.
 func (r *rewinder) open(dir int, name string, at standing) (int, error) {
 	if at.parts.here() {
 		return dirfd.OpenDir(dir, name)
@@ -278,10 +275,10 @@ func (r *rewinder) open(dir int, name string, at standing) (int, error) {
 	return dirfd.Open(dir, name, dirfd.DirFlags, dirfd.Beneath|dirfd.OneMount)
 }
 
-// remove takes away what the target does not have.
+// remove removes an entry that the target does not have.
 func (r *rewinder) remove(dir int, name string, at standing) error {
 	if at.kept.here() {
-		return nil // the box needs it
+		return nil // the sandbox needs it
 	}
 	if !at.kept.none() {
 		return fault.New(fault.Conflict, "it contains the mount point %s", at.kept.rest(at.kept.list[0])).
@@ -295,11 +292,11 @@ func (r *rewinder) remove(dir int, name string, at standing) error {
 	return err
 }
 
-// dirMeta sets the metadata of a directory to the target's; its time comes last of all.
+// dirMeta sets the metadata of a directory to the target's, its time last.
 func (r *rewinder) dirMeta(fd int, f *found, at standing, fresh bool) error {
 	root := at.parts.here()
 	if at.kept.here() && !root || !root && !at.within {
-		return nil // not of the history: a mount point, or what leads to a part
+		return nil // not in the history: a mount point, or a directory above a part
 	}
 	var st unix.Stat_t
 	want, err := f.dirAttrs(&st)

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// entry brings back f, which is not a directory, in the open directory dir.
+// entry restores f, which is not a directory, in the open directory dir.
 func (r *rewinder) entry(dir int, f *found, at standing) error {
 	st, err := dirfd.Lstat(dir, f.name)
 	there := err == nil
@@ -60,8 +60,8 @@ func (r *rewinder) entry(dir int, f *found, at standing) error {
 	return nil
 }
 
-// link makes name one more name of a file that was brought back before; not done
-// says that it cannot be one.
+// link makes name a further name of a file that was restored before. done is false if the file system does not allow
+// that.
 func (r *rewinder) link(first placed, dir int, name string) (done bool, err error) {
 	from, err := dirfd.OpenLong(r.Root, path.Clean(first.dir.path()[1:]), unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath)
 	if err != nil {
@@ -91,8 +91,7 @@ func (r *rewinder) put(dir int, tmp, name string) error {
 
 func tempName() string { return ".coppice-" + rand.Text() }
 
-// keep makes the entry that is there equal to f, of the same type; not done says
-// that another one must take its place.
+// keep makes the existing entry equal to f, which has the same type. done is false if the entry must be replaced.
 func (r *rewinder) keep(dir int, f *found, st *unix.Stat_t) (done bool, err error) {
 	if dirfd.IsRegular(st) {
 		return r.keepFile(dir, f, st)
@@ -108,8 +107,8 @@ func (r *rewinder) keep(dir int, f *found, st *unix.Stat_t) (done bool, err erro
 	return r.keepMeta(node{fd: dir, name: f.name}, f, st)
 }
 
-// keepMeta makes what belongs to an entry besides its content equal to f's. That
-// of a file with several names is not touched, since f may be one alone.
+// keepMeta makes metadata and attributes of an entry equal to those of f. It does not change a file with several
+// names, since f may have only one; then done reports whether they are equal.
 func (r *rewinder) keepMeta(n node, f *found, st *unix.Stat_t) (done bool, err error) {
 	want, err := f.attrs()
 	if err != nil {
@@ -149,14 +148,14 @@ func (r *rewinder) keepFile(dir int, f *found, st *unix.Stat_t) (done bool, err 
 	if st.Nlink > 1 || r.Mapped != nil && r.Mapped(f.path(), st.Ino) {
 		return false, nil
 	}
-	// A small file is written over: ext4 flushes each that was emptied before
-	// (auto_da_alloc). What is large is emptied first, so that overlayfs does not
-	// copy what it held; and so is what has holes.
+	// A small file is overwritten: ext4 flushes each file that is written after it was truncated (auto_da_alloc). A
+	// large file is truncated first, so that overlayfs does not copy up its old content. So is a file that gets
+	// holes, or becomes empty.
 	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
 	if now.Size > 1<<20 || f.st.Size == 0 || f.st.Blocks*512 < f.st.Size {
 		flags |= unix.O_TRUNC
 	}
-	// ETXTBSY: some process runs it.
+	// ETXTBSY: a process runs it.
 	fd, err = unix.Openat(dir, f.name, flags, 0)
 	if err != nil {
 		return false, nil
@@ -185,7 +184,7 @@ func (r *rewinder) fill(fd, src int, f *found, over bool) error {
 	return err
 }
 
-// replace puts a new entry like f in its place.
+// replace makes a new entry equal to f, and renames it over the old one.
 func (r *rewinder) replace(dir int, f *found) (err error) {
 	tmp := tempName()
 	var made bool
@@ -228,7 +227,7 @@ func (r *rewinder) newFile(dir int, tmp string, f *found) (made bool, err error)
 	return true, r.fill(fd, src, f, false)
 }
 
-// unowned says that an owner cannot be given to anything in the sandbox.
+// unowned returns the error of an owner that is not mapped in the sandbox.
 func unowned(st *unix.Stat_t, err error) error {
 	return fault.New(fault.Unsupported, "cannot change the owner to %d:%d: not mapped in this sandbox", st.Uid, st.Gid).
 		Because(err).

@@ -14,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// node is an entry of a live root: an open file or directory, or, with a name,
-// what the open directory has under it, which is never followed.
+// node is an entry of a live root: the open file or directory fd or, if name is set, that entry of the directory fd,
+// which is not followed.
 type node struct {
 	fd   int
 	name string
@@ -30,7 +30,7 @@ func (n node) stat(st *unix.Stat_t) error {
 	return err
 }
 
-// attrs reads the attributes under the names that layers have them by.
+// attrs reads the attributes under the names that they have in layers.
 func (n node) attrs() (attrs, error) {
 	if n.name == "" {
 		return readAttrs(xattrSource{fd: n.fd}, true)
@@ -38,7 +38,7 @@ func (n node) attrs() (attrs, error) {
 	return readAttrs(xattrAt(n.fd, n.name), true)
 }
 
-// lacking is the attributes of a that b lacks or has otherwise.
+// lacking returns the attributes of a that b lacks or has with another value.
 func lacking(a, b *attrs) (out []xattr) {
 	for _, x := range a.list {
 		if !slices.ContainsFunc(b.list, func(y xattr) bool { return x.Key == y.Key && bytes.Equal(x.Value, y.Value) }) {
@@ -54,7 +54,7 @@ func (r *rewinder) inLiveRoot(a *attrs) *attrs {
 	for _, x := range a.list {
 		switch {
 		case isMark(x), strings.HasPrefix(x.Key, "security.selinux"):
-			continue // ours, and the host's policy's
+			continue // marks of Coppice, and labels of the host's policy
 		case strings.HasPrefix(x.Key, "system.posix_acl_"):
 			x.Value = r.Owners.acl(x.Value)
 		}
@@ -63,8 +63,8 @@ func (r *rewinder) inLiveRoot(a *attrs) *attrs {
 	return out
 }
 
-// acl is an access control list as it appears: of linux/posix_acl_xattr.h, a
-// version of 4 bytes and entries of tag, permission and id.
+// acl returns an access control list as it appears in the live root. Its format, from linux/posix_acl_xattr.h: a
+// version of 4 bytes, and entries of tag, permission and id.
 func (o Owners) acl(v []byte) []byte {
 	const user, group = 0x02, 0x08
 	if o.Size == 0 {
@@ -93,9 +93,8 @@ func (r *rewinder) sameMeta(n node, to *unix.Stat_t, want *attrs) (bool, error) 
 	return !have.cut && sameAttrs(withoutUnstored(&have), r.inLiveRoot(want)), err
 }
 
-// meta sets the owner, mode, attributes and time of an entry to those of another one, and reports whether
-// more than the time was different. The root directory of a part keeps an owner that cannot be changed, and
-// with it the mode that stands for it.
+// meta sets the owner, mode, attributes and time of an entry to those of another one, and reports whether more than
+// the time was different. The root directory of a part keeps an owner that cannot be changed, and then also its mode.
 func (r *rewinder) meta(n node, to *unix.Stat_t, want *attrs, part bool) (changed bool, err error) {
 	var st unix.Stat_t
 	if err := n.stat(&st); err != nil {
@@ -124,7 +123,7 @@ func (r *rewinder) meta(n node, to *unix.Stat_t, want *attrs, part bool) (change
 		return changed, err
 	}
 	changed = changed || c
-	if err := n.stat(&st); err != nil { // a new owner or list takes bits away
+	if err := n.stat(&st); err != nil { // a new owner or access control list clears mode bits
 		return changed, err
 	}
 	if st.Mode != to.Mode && !keepMode && st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -189,7 +188,7 @@ func (r *rewinder) chmod(n node, mode uint32) error {
 	if n.name == "" {
 		return r.s.fs.Chmod(n.fd, mode)
 	}
-	// By a descriptor of the entry, so that a link is not followed.
+	// Use a descriptor of the entry, so that a link is not followed.
 	fd, err := unix.Openat(n.fd, n.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

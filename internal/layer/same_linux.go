@@ -40,8 +40,8 @@ func sameAsView(ctx context.Context, v *View, p string, dir int, name string, pl
 	return same, err
 }
 
-// sameEntry compares two entries that are not directories in everything that a snapshot stores except their
-// links; without times, except their times as well.
+// sameEntry compares two entries that are not directories in everything that a snapshot stores except their links. If
+// times is false, their times do not count either.
 func sameEntry(
 	ctx context.Context, ad int, an string, aplain bool, bd int, bn string, bplain, times bool,
 ) (bool, error) {

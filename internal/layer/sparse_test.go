@@ -57,8 +57,8 @@ func sparseStore(t *testing.T, id timeline.LayerID, fill func(dir string)) *Stor
 
 const sparseID = timeline.LayerID("00000000000000aa")
 
-// TestSeal_ReadsOnlyDataOfSparseFiles has 60 TiB of holes: a test that reads zeros does not end.
-func TestSeal_ReadsOnlyDataOfSparseFiles(t *testing.T) {
+// TestFinalize_ReadsOnlyDataOfSparseFiles has 60 TiB of holes: a test that reads zeros does not end.
+func TestFinalize_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 	const huge = 15 << 40
 	s := sparseStore(t, sparseID, func(dir string) {
 		for _, n := range []string{"a", "b", "c", "d"} {
@@ -66,12 +66,12 @@ func TestSeal_ReadsOnlyDataOfSparseFiles(t *testing.T) {
 		}
 		sparse(t, filepath.Join(dir, "small"), 1<<20, 4096)
 	})
-	got, err := s.Seal(t.Context(), sparseID)
+	got, err := s.Finalize(t.Context(), sparseID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.DiffID != "" {
-		t.Errorf("it has the DiffID %s", got.DiffID)
+		t.Errorf("the layer has the DiffID %s", got.DiffID)
 	}
 	if err := s.VerifyDigest(t.Context(), sparseID, got.Digest); err != nil {
 		t.Errorf("verify: %v", err)
@@ -97,11 +97,11 @@ func timeOf(t *testing.T, s *Store, name string) time.Time {
 	return fi.ModTime()
 }
 
-// TestSeal_HashesSmallHolesAsZeros checks that for small holes the manifest is unchanged: it
+// TestFinalize_HashesSmallHolesAsZeros checks that for small holes the manifest is unchanged: it
 // is of version 1, and has a DiffID.
-func TestSeal_HashesSmallHolesAsZeros(t *testing.T) {
-	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.SealedHoles/4, 1<<20) })
-	got, err := s.Seal(t.Context(), sparseID)
+func TestFinalize_HashesSmallHolesAsZeros(t *testing.T) {
+	s := sparseStore(t, sparseID, func(dir string) { sparse(t, filepath.Join(dir, "f"), limit.ManifestHoles/4, 1<<20) })
+	got, err := s.Finalize(t.Context(), sparseID)
 	if err != nil || got.DiffID == "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -127,8 +127,8 @@ func TestSum_StopsOnCancel(t *testing.T) {
 	}
 }
 
-// TestSameContent_ReadsOnlyData compares two files of which one has a block at its beginning,
-// and the other one more at its end. What is between them was once read as zeros.
+// TestSameContent_ReadsOnlyData compares two files of which one has a block at its beginning, and the other has one
+// more at its end. The gap between them was once read as zeros.
 func TestSameContent_ReadsOnlyData(t *testing.T) {
 	t.Parallel()
 	const size = 15 << 40

@@ -20,7 +20,7 @@ func TestLayers_AreSpreadOverDisk(t *testing.T) {
 	if fs.Type != unix.EXT4_SUPER_MAGIC {
 		t.Skip("needs ext4: no other file system has the flag")
 	}
-	for range 2 { // the second finds it set
+	for range 2 { // the second call finds it set
 		s, err := Open(context.Background(), vfs.OS(), filepath.Join(dir, "layers"))
 		if err != nil {
 			t.Fatal(err)

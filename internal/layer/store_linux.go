@@ -28,15 +28,15 @@ type Store struct {
 	tmp     int    // dir/tmp, open
 	umask   uint32
 	noClone atomic.Bool // FICLONE was refused once
-	storeID devIno      // the home that a view of the host must not show
+	storeID devIno      // Coppice's home, which a view of the host must not show
 	turn    turn        // for one comparison by lines at a time
 	entries int64       // maximum in a live root
 }
 
 type devIno struct{ dev, ino uint64 }
 
-// Open opens the store at dir and creates it if it is missing. It removes what a killed process left half
-// made. Only one process may have a store open. The caller calls Close.
+// Open opens the store at dir and creates it if it is missing. It removes incomplete layers that a killed process
+// left. Only one process may have a store open. The caller calls Close.
 func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		return nil, fault.Wrap(err, "open layer store %s", dir)
@@ -72,7 +72,7 @@ func (s *Store) Close() error {
 	return errors.Join(unix.Close(s.tmp), unix.Close(s.top))
 }
 
-// Dir is the host path of a layer's tree.
+// Dir returns the host path of a layer's tree.
 func (s *Store) Dir(id timeline.LayerID) string {
 	return filepath.Join(s.dir, string(id), "fs")
 }
@@ -114,7 +114,7 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	case err != nil:
 		return fault.Wrap(err, "remove layer %s", id)
 	}
-	for range removeTries { // a seal that is being cancelled may add a file meanwhile
+	for range removeTries { // a call of Finalize that is being cancelled may add a file meanwhile
 		if err = removeAt(ctx, s.fs, s.tmp, trash); !errors.Is(err, unix.ENOTEMPTY) {
 			break
 		}
@@ -125,7 +125,7 @@ func (s *Store) Remove(ctx context.Context, id timeline.LayerID) error {
 	return nil
 }
 
-// removeTries bounds how often the tree of a layer is removed while something is added to it.
+// removeTries is the number of attempts to remove the tree of a layer while something is added to it.
 const removeTries = 5
 
 // sweep removes everything in tmp that can be removed. The rest only takes space: no name in

@@ -10,13 +10,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// maxHeld is how deep a recursion keeps each directory's descriptor. Below that
-// it closes them on the way down and comes back by "..", so that a tree of any
-// depth is walked with a bounded number of descriptors.
+// maxHeld is the depth down to which a recursion keeps each directory's descriptor. Below that it closes them on the
+// way down and reopens them through "..", so that the number of descriptors is bounded at any depth.
 const maxHeld = 200
 
-// openFileAt is dirfd.OpenRegular. A file that another process holds a lease on (fcntl(2),
-// F_SETLEASE) is a Conflict.
+// openFileAt is dirfd.OpenRegular. It returns Conflict for a file that another process holds a lease on (fcntl(2),
+// F_SETLEASE).
 func openFileAt(dir int, name string) (int, unix.Stat_t, error) {
 	fd, st, err := dirfd.OpenRegular(dir, name)
 	if errors.Is(err, unix.EAGAIN) {

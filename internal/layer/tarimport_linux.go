@@ -35,10 +35,10 @@ type TarOptions struct {
 // attributes: its record, and its entry in the parent's map.
 const dirCost = 256
 
-// ImportTar makes layer id of an archive: tar, or tar compressed with gzip, zstd or xz, which it recognizes
-// by the first bytes. Names are always relative to the layer's root. Names that would leave it, and devices,
-// are left out and listed in the report. An archive that is cut short is refused whole; so is one beyond a
-// bound of package limit, with TooLarge. After a failure nothing is left behind.
+// ImportTar makes layer id from an archive: tar, or tar compressed with gzip, zstd or xz, which it recognizes by the
+// first bytes. Names are always relative to the layer's root. Names that would leave it, and devices, are left out
+// and listed in the report. A truncated archive is refused as a whole; so is one beyond a bound of package limit,
+// with TooLarge. After a failure nothing is left behind.
 func (s *Store) ImportTar(
 	ctx context.Context, id timeline.LayerID, r io.Reader, opts TarOptions,
 ) (rep Report, err error) {
@@ -84,17 +84,17 @@ type untar struct {
 	rep  Report
 	root int
 
-	parentPath string // the directory that parent is open at
-	parent     int    // -1: none
+	parentPath string // path of the directory parent
+	parent     int    // open descriptor; -1: none
 	at         *tarDir
 	top        *tarDir
-	kept       int64 // what the directories below top take of memory, in bytes
+	kept       int64 // memory of the directories below top, in bytes
 	reported   int64
-	layered    *layered // the archive is a layer; nil: it is none
+	layered    *layered // set if the archive is a layer
 }
 
-// tarDir is a directory whose metadata is set when everything is in place. The tree of
-// them has each name once, so that a deep directory costs its name and not its path.
+// tarDir is a directory whose metadata is set after all entries are written. The tree of them has each name once, so
+// a deep directory costs its name and not its path.
 type tarDir struct {
 	below    map[string]*tarDir
 	mode     uint32
@@ -104,7 +104,7 @@ type tarDir struct {
 	opaque   bool // in the layer, it hides the directory below it
 }
 
-// newDir is a directory that the archive does not mention.
+// newDir returns a directory that the archive does not mention.
 func newDir() *tarDir { return &tarDir{mode: 0o755} }
 
 func (d *tarDir) stat() *unix.Stat_t {
@@ -142,7 +142,7 @@ func (t *untar) all(tr *tar.Reader) error {
 	}
 }
 
-// note puts an entry that was left out or changed into the report.
+// note adds an entry that was left out or changed to the report.
 func (t *untar) note(name, format string, args ...any) {
 	if len(t.rep.Changed) == limit.ArchiveReports {
 		t.rep.Changed = append(t.rep.Changed, "and more")
@@ -207,7 +207,8 @@ func (t *untar) leave() {
 	t.parent = -1
 }
 
-// enter opens the directory at p, through no link, and makes what is missing.
+// enter opens the directory at p without following links, and makes missing directories. ok is false if a part of p
+// is not a directory.
 func (t *untar) enter(p string) (ok bool, err error) {
 	if t.parent >= 0 && t.parentPath == p {
 		return true, nil
@@ -256,7 +257,7 @@ func (t *untar) child(d *tarDir, name string) (*tarDir, error) {
 	if d.below == nil {
 		d.below = map[string]*tarDir{}
 	}
-	// The name may be a part of a far longer string.
+	// The name may share memory with a far longer string.
 	c := newDir()
 	d.below[strings.Clone(name)] = c
 	return c, nil
@@ -275,8 +276,7 @@ func (t *untar) keep(n int64) error {
 	return nil
 }
 
-// clear removes what is at name, so that a later entry of the same name wins. A
-// directory only yields to a directory.
+// clear removes the entry at name, so that a later entry of the same name wins. It does not remove a directory.
 func (t *untar) clear(name string, h *tar.Header) (ok bool, err error) {
 	err = t.s.fs.Unlink(t.parent, name)
 	switch {
@@ -312,7 +312,7 @@ func (t *untar) dir(name string, h *tar.Header) error {
 	return t.describe(d, h)
 }
 
-// describe keeps the metadata of a directory's header. The last header counts.
+// describe stores the metadata of a directory's header. The last header counts.
 func (t *untar) describe(d *tarDir, h *tar.Header) error {
 	var st unix.Stat_t
 	headerStat(h, &st)
@@ -335,7 +335,7 @@ func headerStat(h *tar.Header, st *unix.Stat_t) {
 	st.Mtim = unix.NsecToTimespec(h.ModTime.UnixNano())
 }
 
-// attrs takes those attributes of a header that mean something here.
+// attrs returns the attributes of a header that can be imported, and notes the others.
 func (t *untar) attrs(h *tar.Header) (a attrs) {
 	for k, v := range h.PAXRecords {
 		key, ok := strings.CutPrefix(k, "SCHILY.xattr.")
@@ -375,8 +375,7 @@ func (t *untar) file(name string, h *tar.Header, r io.Reader) error {
 	return fault.Wrap(t.dirMetaOf(&st, &a, fd, false), "write %q", h.Name)
 }
 
-// content writes a file; blocks of zeros become holes, so that a sparse file of
-// any size costs what is in it.
+// content writes a file. Blocks of zeros become holes, so a sparse file of any size only costs its data.
 func (t *untar) content(fd int, size int64, r io.Reader) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
@@ -434,7 +433,7 @@ func (t *untar) fifo(name string, h *tar.Header) error {
 	return t.special(name, h)
 }
 
-// special sets owner and time of what is not opened.
+// special sets the owner and time of an entry that is not opened.
 func (t *untar) special(name string, h *tar.Header) error {
 	var st unix.Stat_t
 	headerStat(h, &st)
@@ -474,9 +473,9 @@ func (t *untar) hardlink(name string, h *tar.Header) error {
 	return fault.Wrap(t.s.fs.Link(from, target[len(target)-1], t.parent, name), "write %q", h.Name)
 }
 
-// finishDirs sets the metadata of directories, inner ones first, since the mode of a directory may deny
-// access to it. It goes from one to the next by descriptors, so that the work grows with their number and not
-// with their depth. Nothing else changes the tree meanwhile.
+// finishDirs sets the metadata of directories, inner ones first, since the mode of a directory may deny access to it.
+// It goes from one to the next by descriptors, so the work grows with their number and not with their depth. Nothing
+// else may change the tree meanwhile.
 func (t *untar) finishDirs() error {
 	t.leave()
 	cur, err := dirfd.OpenDir(t.root, ".")
@@ -487,8 +486,8 @@ func (t *untar) finishDirs() error {
 	return t.finishDir(t.top, "", &cur)
 }
 
-// finishDir finishes the directory that *cur is open at, and those below it. Then *cur is
-// the directory above.
+// finishDir finishes the directory that *cur is open at, and those below it. Afterwards *cur is open at the directory
+// above.
 func (t *untar) finishDir(d *tarDir, p string, cur *int) error {
 	if t.ctx.Err() != nil {
 		return context.Cause(t.ctx)

@@ -23,7 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// tarOf makes an archive; content is "x".
+// tarOf returns an archive whose files have the content "x".
 func tarOf(t testing.TB, hs ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -124,7 +124,7 @@ func TestImportTarMalice(t *testing.T) {
 			if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
 				t.Errorf("written outside: %v %v", left, err)
 			}
-			_, err = w.s.Seal(context.Background(), id)
+			_, err = w.s.Finalize(context.Background(), id)
 			w.must(err)
 		})
 	}
@@ -154,12 +154,12 @@ func TestImportTarCompressed(t *testing.T) {
 		id := w.id()
 		_, err := w.s.ImportTar(context.Background(), id, bytes.NewReader(data), TarOptions{})
 		w.must(err)
-		sealed, err := w.s.Seal(context.Background(), id)
+		finalized, err := w.s.Finalize(context.Background(), id)
 		w.must(err)
 		if want == "" {
-			want = sealed.DiffID
+			want = finalized.DiffID
 		}
-		if sealed.DiffID != want {
+		if finalized.DiffID != want {
 			t.Errorf("%s: another layer", name)
 		}
 		if _, err := w.s.ImportTar(context.Background(), w.id(), bytes.NewReader(data[:len(data)*2/3]),
@@ -169,7 +169,7 @@ func TestImportTarCompressed(t *testing.T) {
 	}
 }
 
-// zeros gives n bytes.
+// zeros reads as n zero bytes.
 type zeros struct{ n int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -222,7 +222,8 @@ func allocated(fn func()) int64 {
 	return int64(after.TotalAlloc - before.TotalAlloc)
 }
 
-// One name of 60 kB was 30,000 directories, whose paths took more than a gigabyte.
+// TestImportTar_RefusesNamesBeyondPathMax covers a name of 60 kB that made 30,000 directories, whose paths took more
+// than a gigabyte.
 func TestImportTar_RefusesNamesBeyondPathMax(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -315,7 +316,8 @@ func TestImportTar_KeepsRepeatedAttributeOnce(t *testing.T) {
 	}
 }
 
-// A link's target may have a megabyte, and a report has many lines.
+// TestImportTar_BoundsItsReport covers link targets and attribute names, which may have a megabyte each, and reports
+// with many lines.
 func TestImportTar_BoundsItsReport(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -339,7 +341,7 @@ func TestImportTar_BoundsItsReport(t *testing.T) {
 	}
 }
 
-// TestImportTar_RefusesOrBoundsHostileHeaders covers other kinds of archives that are small and ask for much.
+// TestImportTar_RefusesOrBoundsHostileHeaders covers other archives that are small and request many resources.
 func TestImportTar_RefusesOrBoundsHostileHeaders(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
@@ -374,7 +376,7 @@ func TestImportTar_RefusesOrBoundsHostileHeaders(t *testing.T) {
 	}
 }
 
-// sparseTar is an archive of one file, in GNU's form 1.0 for PAX, that is a hole.
+// sparseTar returns an archive with one file that is a hole, in the form 1.0 of GNU for PAX.
 func sparseTar(t testing.TB, size string) []byte {
 	t.Helper()
 	return tarOfRecords(t,
@@ -383,7 +385,7 @@ func sparseTar(t testing.TB, size string) []byte {
 		"1\n"+size+"\n0\n")
 }
 
-// tarOfRecords is an archive of one file with any records, which archive/tar does not write.
+// tarOfRecords returns an archive of one file with any records, which archive/tar does not write.
 func tarOfRecords(t testing.TB, records [][2]string, body string) []byte {
 	t.Helper()
 	var pax strings.Builder
@@ -400,13 +402,13 @@ func tarOfRecords(t testing.TB, records [][2]string, body string) []byte {
 	return append(append(tarBlock(t, 'x', pax.String()), tarBlock(t, '0', body)...), make([]byte, 1024)...)
 }
 
-// tarRaw is an archive that begins with an entry of any type.
+// tarRaw returns an archive that begins with an entry of any type.
 func tarRaw(t testing.TB, kind byte, size int) []byte {
 	t.Helper()
 	return append(tarBlock(t, kind, strings.Repeat("x", size)), tarBlock(t, '0', "x")...)
 }
 
-// tarBlock is one header with what follows it.
+// tarBlock returns a header and its content.
 func tarBlock(t testing.TB, kind byte, body string) []byte {
 	t.Helper()
 	b := make([]byte, 512)
@@ -442,7 +444,7 @@ func FuzzImportTar(f *testing.F) {
 			}
 			return
 		}
-		if _, err := w.s.Seal(context.Background(), id); err != nil {
+		if _, err := w.s.Finalize(context.Background(), id); err != nil {
 			t.Error(err)
 		}
 		if err := w.s.Verify(context.Background(), id); err != nil {

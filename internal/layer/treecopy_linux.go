@@ -31,23 +31,23 @@ type copier struct {
 	changed    []string // guarded by mu
 	tolerate   bool     // note what cannot be read instead of failing
 
-	indexed  bool  // tree returns what it found
+	indexed  bool  // tree returns the node of the directory
 	racyFrom int64 // with indexed: entries whose ctime is not older are racy
 }
 
-// Workers beyond the first: reading and the file system's own locks leave room
+// copyWorkers returns the number of workers besides the first: reading, and the file system's own locks, leave room
 // for a few more than there are processors.
 func copyWorkers() int { return max(2, runtime.GOMAXPROCS(0)) + 1 }
 
-// pending is an entry that is to be copied, and its entry in the index; nil if there is no index.
+// pending is an entry to copy, and its entry in the index; nil if there is no index.
 type pending struct {
 	*found
 	ent *ent
 	kid int // of a directory: which of the node's kids
 }
 
-// tree copies what src shows into the open, empty directory dst, but not the directory's own metadata. It
-// leaves both open. If indexed, it returns what it found; otherwise nil.
+// tree copies the content of src into the open, empty directory dst, but not the directory's own metadata. It leaves
+// both open. If indexed, it returns the node of the directory; otherwise nil.
 func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (c *copier) tree(src *mdir, dst *outDir, depth int) (*dirNode, error) {
 	return node, g.wait()
 }
 
-// list returns the entries of src that are not left out, and if indexed, a node that has them in the same
-// order. What cannot be read is noted and empty.
+// list returns the entries of src that are not left out and, if indexed, a node that has them in the same order. A
+// directory that cannot be read is noted and counts as empty.
 func (c *copier) list(src *mdir) ([]found, *dirNode, error) {
 	list, err := src.list(c.ctx, math.MaxInt)
 	if err != nil {
@@ -185,7 +185,7 @@ func (g *group) wait() error {
 	return g.err
 }
 
-// file copies an entry that is not a directory. One that cannot be copied is noted, if that is allowed, and
+// file copies an entry that is not a directory. If tolerate is set, an entry that cannot be copied is noted, and
 // marked as missing in the index.
 func (c *copier) file(p pending, dst int) error {
 	if err := c.ctx.Err(); err != nil {
@@ -205,7 +205,7 @@ func (c *copier) file(p pending, dst int) error {
 		return nil
 	}
 	if c.tolerate && (unreadable(err) || st.Mode&unix.S_IFMT == unix.S_IFCHR || st.Mode&unix.S_IFMT == unix.S_IFBLK) {
-		// What was begun of it may not stay.
+		// Remove the incomplete copy.
 		if e := c.s.fs.Unlink(dst, p.name); e != nil && !errors.Is(e, unix.ENOENT) {
 			return fault.Wrap(errors.Join(err, e), "copy %q", p)
 		}
@@ -217,7 +217,7 @@ func (c *copier) file(p pending, dst int) error {
 	return fault.Wrap(err, "copy %q", p)
 }
 
-// leaveOut notes an entry that is not taken.
+// leaveOut notes an entry that is not imported.
 func (c *copier) leaveOut(p pending) {
 	p.ent.flags |= entMissing
 	c.mu.Lock()
@@ -230,13 +230,13 @@ func (c *copier) leaveOut(p pending) {
 	c.unreadable = append(c.unreadable, p.path())
 }
 
-// unreadable reports whether err comes from reading what this process may not, or what disappeared meanwhile.
+// unreadable reports whether err means that this process cannot read the source, or that it disappeared.
 func unreadable(err error) bool {
 	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOENT) ||
 		errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EIO)
 }
 
-// spotted has a path that is joined on demand; %q shortens it.
+// spotted is an entry whose path is joined on demand; %q shortens it.
 type spotted interface{ path() string }
 
 // unread notes a path that could not be read, or returns the error.
@@ -253,7 +253,7 @@ func (c *copier) unread(at spotted, err error) error {
 	return nil
 }
 
-// unopened is unread for a directory. If the directory is imported without its content nothing is lost.
+// unopened is unread for a directory. It is not an error if the directory is imported without its content.
 func (c *copier) unopened(at spotted, err error) error {
 	if c.tolerate && unreadable(err) && c.empty != nil && c.empty(at.path()) {
 		return nil
@@ -276,7 +276,7 @@ func (c *copier) sub(src *mdir, p pending, dst *outDir, depth int, inline bool) 
 		if !c.tolerate || !unreadable(err) {
 			return nil, fault.Wrap(err, "read %q", p)
 		}
-		// The directory itself is known, if not what is in it.
+		// The state of the directory itself is known, but not its content.
 		st = p.st
 		if e := c.unopened(p, err); e != nil {
 			return nil, e

@@ -20,7 +20,7 @@ type trees []tree
 type tree struct {
 	path  string
 	fd    int
-	delta *delta // nil: nothing
+	delta *delta // nil: nothing changed
 }
 
 func (t trees) close() {
@@ -38,7 +38,7 @@ func (t trees) empty() bool {
 	return true
 }
 
-// compare finds the new directories that are copies of those in head, which may be nil, or return nil.
+// compare finds the new directories that are copies of those in head, which may be nil or return nil.
 func (t trees) compare(ctx context.Context, head func() *View) error {
 	if t.empty() || head == nil {
 		return nil
@@ -55,9 +55,9 @@ func (t trees) compare(ctx context.Context, head func() *View) error {
 	return nil
 }
 
-// noCopy ignores that a directory of a snapshot is missing or cannot be read: then nothing is
-// a copy of it, and everything in it counts as changed. Any other error, such as a lack of
-// descriptors, is not about the directory.
+// noCopy returns nil for the error of a directory of a snapshot that is missing or cannot be read: then nothing is a
+// copy of it, and everything in it counts as changed. Any other error, such as a lack of descriptors, is not about
+// the directory.
 func noCopy(err error) error {
 	if fault.Is(err, fault.NotFound) || unreadable(err) || moved(err) {
 		return nil
@@ -87,8 +87,8 @@ func (d *delta) compareRoot(ctx context.Context, known *View, at string) error {
 	})
 }
 
-// isCopyOf reports whether a directory is a copy of f; one that is not new always is. If it
-// is not a copy, everything below it is new too.
+// isCopyOf reports whether a directory is a copy of f. A directory that is not new always is. If it is not a copy,
+// everything below it is new too.
 func (d *delta) isCopyOf(f *found) (copied bool, err error) {
 	if !d.isNew {
 		return true, nil
@@ -183,8 +183,7 @@ func (t trees) first(n int) (out, gone []string) {
 	return l.out, l.gone
 }
 
-// keepRoot chooses the root directory alone, so that an empty layer has the
-// right one.
+// keepRoot chooses only the root directory, so that an empty layer has its metadata.
 func (t trees) keepRoot() {
 	for i := range t {
 		if t[i].path == "/" {
@@ -226,8 +225,8 @@ func (t trees) emit(e *emitter, fs int) error {
 	return nil
 }
 
-// skeleton makes the directories that lead to a part, marked as such, and opens
-// the last, which is the part's own. Outer parts come before inner ones.
+// skeleton makes the directories that lead to a part, marked as skeletons, and the part's own directory, which it
+// opens. Outer parts come before inner ones.
 func (e *emitter) skeleton(fs int, p string) (int, error) {
 	cur, err := dirfd.OpenDir(fs, ".")
 	if err != nil {

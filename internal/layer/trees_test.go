@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestNoCopy_ReturnsOnlyFailuresOfHost covers a snapshot that lacks a directory, or has one that
-// this process may not read. A lack of descriptors says nothing about the content of a snapshot.
+// TestNoCopy_ReturnsOnlyFailuresOfHost covers a snapshot that lacks a directory, or has one that this process may not
+// read. A lack of descriptors says nothing about the content of a snapshot.
 func TestNoCopy_ReturnsOnlyFailuresOfHost(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, notFound("/d"), unix.EACCES, fault.Wrap(unix.ENOENT, "read"), unix.ESTALE} {

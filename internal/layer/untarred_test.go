@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// wideWorld is a world on a file system that bounds the attributes of a file by nothing
-// but what listxattr(2) can tell.
+// wideWorld returns a world on a file system where only listxattr(2) limits the attributes of a file.
 func wideWorld(t *testing.T) *world {
 	t.Helper()
 	if !realRoot {
@@ -34,8 +33,8 @@ func wideWorld(t *testing.T) *world {
 	return newWorld(t, dir, true)
 }
 
-// attribute sets n attributes with long names on a file, and what overlayfs leaves on one
-// that it copied.
+// attribute sets n attributes with long names on a file, and an attribute that overlayfs sets on a file that it
+// copied.
 func attribute(w *world, name string, n, size int) {
 	w.t.Helper()
 	w.must(unix.Setxattr(name, xattrOverlay+"metacopy", []byte("x"), 0))
@@ -45,12 +44,12 @@ func attribute(w *world, name string, n, size int) {
 	}
 }
 
-func TestSeal_AcceptsLongAttributeNames(t *testing.T) {
+func TestFinalize_AcceptsLongAttributeNames(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
 	attribute(w, filepath.Join(w.s.Dir(id), "f"), 40, 1)
-	got, err := w.s.Seal(t.Context(), id)
+	got, err := w.s.Finalize(t.Context(), id)
 	if err != nil || got.Digest == "" || got.DiffID == "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -60,14 +59,14 @@ func TestSeal_AcceptsLongAttributeNames(t *testing.T) {
 	}
 }
 
-// TestSeal_DescribesEntriesUnfitForTar checks that an entry for which tar has no header has a
+// TestFinalize_DescribesEntriesUnfitForTar checks that an entry for which tar has no header has a
 // manifest and can be verified, but not exported.
-func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
+func TestFinalize_DescribesEntriesUnfitForTar(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
 	attribute(w, filepath.Join(w.s.Dir(id), "f"), 40, 40<<10)
-	got, err := w.s.Seal(t.Context(), id)
+	got, err := w.s.Finalize(t.Context(), id)
 	if err != nil || got.Digest == "" || got.DiffID != "" {
 		t.Fatalf("%+v, %v; want a digest and no DiffID", got, err)
 	}
@@ -77,20 +76,20 @@ func TestSeal_DescribesEntriesUnfitForTar(t *testing.T) {
 	}
 }
 
-func TestSeal_FlushesUndescribableEntries(t *testing.T) {
+func TestFinalize_FlushesUndescribableEntries(t *testing.T) {
 	w := wideWorld(t)
 	w.base(func(src string) { w.must(os.WriteFile(filepath.Join(src, "f"), nil, 0o600)) })
 	id := w.stack[0]
-	attribute(w, filepath.Join(w.s.Dir(id), "f"), 300, 1) // more than listxattr(2) gives
-	got, err := w.s.Seal(t.Context(), id)
-	if err != nil || got != (Sealed{}) || w.s.Sealed(id) {
+	attribute(w, filepath.Join(w.s.Dir(id), "f"), 300, 1) // more than listxattr(2) returns
+	got, err := w.s.Finalize(t.Context(), id)
+	if err != nil || got != (Finalized{}) || w.s.Finalized(id) {
 		t.Errorf("%+v, %v; want no digest", got, err)
 	}
 }
 
-// TestSeal_KeepsInvalidDeviceAsAttribute covers a number that no device can have: the
+// TestFinalize_KeepsInvalidDeviceAsAttribute covers a number that no device can have: the
 // attribute is kept as it is.
-func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
+func TestFinalize_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 	for _, value := range []string{"c 4000000000:1", "b 4096:1", "c 1:1048576"} {
 		w := newWorld(t, t.TempDir(), true)
 		w.base(func(src string) {
@@ -98,16 +97,15 @@ func TestSeal_KeepsInvalidDeviceAsAttribute(t *testing.T) {
 			w.must(os.WriteFile(f, nil, 0o600))
 			w.must(unix.Setxattr(f, xattrDevice, []byte(value), 0))
 		})
-		got, err := w.s.Seal(t.Context(), w.stack[0])
+		got, err := w.s.Finalize(t.Context(), w.stack[0])
 		if err != nil || got.DiffID == "" {
 			t.Errorf("%s: %+v, %v", value, got, err)
 		}
 	}
 }
 
-// TestSkeletonMark_IsIgnoredFromSandbox checks that the mark of a skeleton counts only where
-// no program of a sandbox can have set it: not in a live root, nor in a layer that was one.
-// Layers of earlier versions have another mark.
+// TestSkeletonMark_IsIgnoredFromSandbox checks that the mark of a skeleton only counts where no program of a sandbox
+// can have set it: neither in a live root, nor in a layer that was one. Layers of earlier versions have another mark.
 func TestSkeletonMark_IsIgnoredFromSandbox(t *testing.T) {
 	w := newWorld(t, t.TempDir(), false)
 	defer w.close()
@@ -141,7 +139,7 @@ func TestSkeletonMark_IsIgnoredFromSandbox(t *testing.T) {
 	w.must(os.Rename(filepath.Dir(w.s.Dir(adopted)), filepath.Dir(w.s.Dir(old))))
 	w.must(unix.Removexattr(filepath.Dir(w.s.Dir(old)), xattrMarks))
 	if got := mode(w.s.View(w.dirs([]timeline.LayerID{old, base}))); got != 0o755 {
-		t.Errorf("in a layer of a version before d has mode %o, and is a skeleton", got)
+		t.Errorf("in a layer of an earlier version, d has mode %o, and is a skeleton", got)
 	}
 	merged := w.id()
 	w.must(w.s.Merge(t.Context(), merged, []timeline.LayerID{old, old}))

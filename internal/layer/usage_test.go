@@ -27,7 +27,7 @@ func TestTreeUsage_ToleratesChangingTree(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					// A directory becomes a file, or is not there, and comes back.
+					// A directory is exchanged with a file, or disappears and returns.
 					_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, at), unix.AT_FDCWD, filepath.Join(dir, "f"),
 						unix.RENAME_EXCHANGE)
 				}

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Verify hashes a finalized layer again and compares everything with its manifest. The first difference is
-// Corrupt and names its path. A layer that is not finalized is NotFound.
+// Verify hashes a finalized layer again and compares everything with its manifest. It returns Corrupt with the path
+// of the first difference, and NotFound for a layer that is not finalized.
 func (s *Store) Verify(ctx context.Context, id timeline.LayerID) error {
 	want, _, err := s.Manifest(ctx, id)
 	if err != nil {
@@ -28,8 +28,8 @@ func (s *Store) Verify(ctx context.Context, id timeline.LayerID) error {
 	return nil
 }
 
-// asIn hashes files as the manifest says. It does not read a file that is missing there or
-// has another size: that differs anyway.
+// asIn chooses how files are hashed: as in the manifest. It does not read a file that is missing there or has another
+// size: that differs anyway.
 func asIn(want []format.Entry) func(string, *unix.Stat_t) form {
 	return func(path string, st *unix.Stat_t) form {
 		i, found := slices.BinarySearchFunc(want, path, func(e format.Entry, p string) int {
@@ -51,7 +51,7 @@ func asIn(want []format.Entry) func(string, *unix.Stat_t) form {
 	}
 }
 
-// VerifyDigest is Verify, and the manifest itself must have the digest that Seal
+// VerifyDigest is Verify, and the manifest itself must have the digest that Finalize
 // gave.
 func (s *Store) VerifyDigest(ctx context.Context, id timeline.LayerID, digest string) error {
 	_, have, err := s.Manifest(ctx, id)

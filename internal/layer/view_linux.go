@@ -22,10 +22,10 @@ import (
 // not followed.
 type View struct {
 	sources []source        // topmost first
-	mounts  map[string]bool // places of the host where crossing into another file system is right
+	mounts  map[string]bool // mount points of the host that are crossed
 	hide    devIno
-	live    bool // the trees change meanwhile: a walk leaves out what goes away
-	turn    turn // of the store's comparisons by lines
+	live    bool // the trees change meanwhile: a walk skips what disappears
+	turn    turn // for one comparison by lines at a time in a store
 }
 
 // source is one of the trees of a view.
@@ -33,9 +33,9 @@ type source struct {
 	dir    string // host path
 	at     string // the path of its root in the view
 	host   bool   // the host's own root
-	raw    bool   // whiteouts and opaque marks are not interpreted
-	plain  bool   // not in overlay form: overlayfs's names of attributes are a program's own
-	marks1 bool   // a layer of an earlier version, where xattrSkeleton1 marks a skeleton
+	raw    bool   // whiteouts and opaque marks have no meaning
+	plain  bool   // not in overlay form: programs have set the attributes with overlayfs's names
+	marks1 bool   // of an earlier version, in which xattrSkeleton1 marks a skeleton
 }
 
 // Entry is an entry of a view.
@@ -48,7 +48,7 @@ type Entry struct {
 	Mtime int64 // nanoseconds since 1970
 	Rdev  uint64
 	Link  string // target of a symbolic link
-	Layer int    // which tree of the view has it, counted from the top
+	Layer int    // index of the tree of the view that has it, topmost first
 	Ino   uint64 // with Layer, equal for all names of one file
 	Nlink uint64 // names of the file in the store, which may be more than in the view
 }
@@ -92,7 +92,7 @@ func (s *Store) LiveView(stack rootspec.Stack, parts []rootspec.Part) *View {
 	return v
 }
 
-// PlainView shows the plain trees of a live root.
+// PlainView returns a view of the plain trees of a live root.
 func (s *Store) PlainView(parts []rootspec.Part) *View {
 	v := &View{turn: s.turn}
 	for _, p := range parts {
@@ -101,14 +101,14 @@ func (s *Store) PlainView(parts []rootspec.Part) *View {
 	return v
 }
 
-// marks1 reports whether the tree is of a layer whose marks have their first names. It is true
-// for a missing tree, too; reading that fails anyway.
+// marks1 reports whether the tree belongs to a layer whose marks have their first names. It is also true for a
+// missing tree, which cannot be read anyway.
 func marks1(tree string) bool {
 	_, err := unix.Getxattr(filepath.Dir(tree), xattrMarks, nil)
 	return err != nil
 }
 
-// rawView shows one tree as it is, in overlay form or not.
+// rawView returns a view of one tree as it is, in overlay form or not.
 func rawView(dir string, plain bool) *View {
 	return &View{sources: []source{{dir: dir, at: "/", raw: true, plain: plain}}}
 }
@@ -216,8 +216,7 @@ func (m *mdir) walk(ctx context.Context, depth int, fn func(*mdir, *found) error
 	return nil
 }
 
-// inside runs fn for sub, a directory in m, and has m open again afterwards. Deep in
-// a tree m is parked meanwhile.
+// inside runs fn for sub, a directory in m. Deep in a tree m is parked meanwhile, and opened again.
 func (m *mdir) inside(sub *mdir, depth int, fn func() error) error {
 	if depth < viewHeld {
 		return fn()
@@ -239,11 +238,10 @@ func (m *mdir) inside(sub *mdir, depth int, fn func() error) error {
 // was below it.
 var errLost = errors.New("the directory was moved or removed while it was read")
 
-// gone reports whether err says that something in a live tree was moved or removed.
+// gone reports whether err means that an entry of a live tree was moved or removed.
 func (m *mdir) gone(err error) bool { return m.v.live && moved(err) }
 
-// at finds p and hands it over while its directory is open. The root is handed
-// over with the name ".".
+// at calls fn with the entry at p while its directory is open. The root has the name ".".
 func (v *View) at(p string, fn func(*mdir, *found) error) error {
 	p = path.Clean("/" + p)
 	dir, name := path.Split(p)

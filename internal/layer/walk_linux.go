@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// racyWindow is how close to a capture a change may lie and yet share its
-// timestamp with a later one: the kernel's clock for files ticks every 4 to 10 ms.
+// racyWindow is the time before a capture, in nanoseconds, in which a change may have the same timestamp as a later
+// one: the kernel's clock for files ticks every 4 to 10 ms.
 const racyWindow = 10e6
 
 // walker compares live trees with an index. One walk is one capture.
@@ -22,28 +22,28 @@ type walker struct {
 	crew
 	ctx   context.Context
 	plain bool
-	most  int64        // entries that the trees may have
-	met   atomic.Int64 // of them, those that were met
-	// rootIsNews: a part's own directory counts as changed when it is not known.
+	most  int64        // maximum number of entries of the trees
+	met   atomic.Int64 // number of entries counted so far
+	// rootIsNews: a part's root directory counts as changed if the index does not have it.
 	rootIsNews bool
 	racyFrom   int64               // entries whose ctime is not older are racy
 	named      []string            // paths of suspects
 	suspects   map[uint64]struct{} // inodes
 	since      int64               // files changed at or after it are suspects too; 0: none
-	// suspectsKnown: suspects are all mapped files. Otherwise, what the index says about mapped files stays.
+	// suspectsKnown: suspects are all mapped files. Otherwise the index keeps its marks of mapped files.
 	suspectsKnown bool
 	same          func(part int, path []string, dir int, name string, e *ent) bool // compares with the copy in the origin
 	cuts          map[string]*cut
-	along         map[uint64]struct{} // files of this part that are taken with all their names
-	seen          *span               // of the changes; nil: not wanted
+	along         map[uint64]struct{} // inodes of this part of which all names are taken
+	seen          *span               // times of the changes; nil: not recorded
 }
 
 // worker is the state of one goroutine of a walk.
 type worker struct {
 	*walker
 	part int
-	subs []sub    // of the directories that it is in
-	path []string // of the directory that it is in
+	subs []sub    // still to be walked, of all directories on path
+	path []string // names that lead to the current directory
 }
 
 // sub is a subdirectory that is still to be walked.
@@ -54,16 +54,16 @@ type sub struct {
 
 // place is a directory that is being walked.
 type place struct {
-	fd    int // -1 when it could not be come back to
+	fd    int // -1 if it could not be reopened
 	depth int
-	old   *dirNode // what the index has; nil: everything is new
-	b     *builder // of what the new index will have; nil while that is old
+	old   *dirNode // node of the index; nil: everything is new
+	b     *builder // of the new node; nil while that is equal to old
 	delta *delta
 	cut   *cut
 }
 
-// dir walks the directory p. It leaves p.fd open, perhaps as another descriptor.
-// chosen is p.delta, or nil when a layer needs nothing of the directory.
+// dir walks the directory p. It leaves p.fd open, perhaps as another descriptor. chosen is p.delta, or nil if a layer
+// needs nothing of the directory.
 func (w *worker) dir(p *place) (node *dirNode, chosen *delta, err error) {
 	if err := w.ctx.Err(); err != nil {
 		return nil, nil, err
@@ -84,7 +84,7 @@ func (w *worker) dir(p *place) (node *dirNode, chosen *delta, err error) {
 	d := p.delta
 	node = p.old
 	if p.b != nil {
-		// Items point into the node: it may not move any more.
+		// Items point into the node, so its entries must not move any more.
 		node = p.b.finish()
 		node.point(d)
 	}
@@ -94,7 +94,7 @@ func (w *worker) dir(p *place) (node *dirNode, chosen *delta, err error) {
 	return node, chosen, nil
 }
 
-// point sets the entries that items refer to.
+// point sets the entries of d's items.
 func (n *dirNode) point(d *delta) {
 	if len(d.items) == 0 {
 		return
@@ -190,12 +190,12 @@ func (w *worker) list(p *place) error {
 	return nil
 }
 
-// countEvery is how many entries of a directory are counted at once: all goroutines of a
-// walk share the counter.
+// countEvery is the number of entries of a directory that are counted at once: all goroutines of a walk share the
+// counter.
 const countEvery = 1024
 
-// count adds entries that were met, and refuses those beyond the limit. Hard links cost a
-// sandbox 16 bytes each, and no inode.
+// count adds n entries to those that were met, and returns TooLarge beyond the limit. No quota of a sandbox limits
+// its hard links well: one takes 16 bytes and no inode.
 func (w *worker) count(n int64) error {
 	if w.met.Add(n) <= w.most {
 		return nil
@@ -207,17 +207,17 @@ func (w *worker) count(n int64) error {
 			"more memory: coppice serve --memory SIZE")
 }
 
-// at is where the worker is, for messages: of a deep directory, the beginning.
+// at returns the path of the worker for messages; of a deep directory, only the beginning.
 func (w *worker) at() string { return "/" + strings.Join(w.path[:min(len(w.path), 8)], "/") }
 
-// differs starts a new node whose first n entries are the old one's.
+// differs starts a new node with the first n entries of the old one, unless it was started before.
 func (p *place) differs(n int) {
 	if p.b == nil {
 		p.b = newBuilder(p.old, n)
 	}
 }
 
-// lookup maps the names from pos on.
+// lookup returns the index of each name from pos on, and a slice to mark entries as seen.
 func (n *dirNode) lookup(pos int) (map[string]int, []bool) {
 	m := make(map[string]int, len(n.ents)-pos)
 	for i := pos; i < len(n.ents); i++ {
@@ -226,8 +226,8 @@ func (n *dirNode) lookup(pos int) (map[string]int, []bool) {
 	return m, make([]bool, len(n.ents))
 }
 
-// entry decides about one entry, which is the old node's idx-th, or new when idx
-// is -1. Of the old node the entries before pos have been seen.
+// entry decides about one entry. idx is its index in the old node, -1 if it is new. The entries of the old node
+// before pos have been seen.
 func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) error {
 	if idx >= 0 {
 		kept, err := w.keep(p, name, st, idx, pos)
@@ -264,8 +264,7 @@ func (w *worker) entry(p *place, name []byte, st *unix.Stat_t, idx, pos int) err
 	return nil
 }
 
-// keep takes over the old node's idx-th entry when it has not changed, and says
-// whether it did.
+// keep copies entry idx of the old node if it has not changed, and reports whether it did.
 func (w *worker) keep(p *place, name []byte, st *unix.Stat_t, idx, pos int) (bool, error) {
 	oe := &p.old.ents[idx]
 	if !oe.same(st) {
@@ -301,7 +300,7 @@ func (w *worker) keep(p *place, name []byte, st *unix.Stat_t, idx, pos int) (boo
 	return true, nil
 }
 
-// mapped is entMapped for a file that is suspected.
+// mapped returns entMapped for a suspect, and otherwise 0.
 func (w *walker) mapped(st *unix.Stat_t) uint8 {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return 0
@@ -317,8 +316,8 @@ func (w *walker) mapped(st *unix.Stat_t) uint8 {
 	return 0
 }
 
-// doubt looks closer at an entry that stat finds unchanged: changed says that it
-// must be taken, racy that the next capture must look again.
+// doubt checks an entry whose stat has not changed. changed reports that it must be taken, racy that the next capture
+// must check it again.
 func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, racy bool) {
 	if len(w.along) > 0 && e.nlink > 1 {
 		if _, ok := w.along[e.ino]; ok {
@@ -327,7 +326,7 @@ func (w *worker) doubt(fd int, name []byte, st *unix.Stat_t, e *ent) (changed, r
 	}
 	mapped := e.flags&entMapped | w.mapped(st)
 	if w.seen != nil {
-		mapped = 0 // a glance leaves that to who knows how long ago the capture was
+		mapped = 0 // a glance leaves mapped files to its caller, which knows how long ago the capture was
 	}
 	if e.flags&entRacy == 0 && mapped == 0 {
 		return false, false
@@ -414,7 +413,7 @@ func (w *worker) sub(p *place, s sub) (k kid, err error) {
 	return k, err
 }
 
-// name is a subdirectory's name.
+// name returns the name of a subdirectory.
 func (p *place) name(s sub) string {
 	if p.b != nil {
 		return string(p.b.node.name(&p.b.node.ents[s.pos]))
@@ -422,8 +421,8 @@ func (p *place) name(s sub) string {
 	return string(p.old.name(&p.old.ents[s.old]))
 }
 
-// known returns the entry and the node of a subdirectory in the index: nil twice if it has none, or something
-// else under its name.
+// known returns the entry and the node of a subdirectory in the index; nil twice if the index has no directory with
+// its name.
 func (p *place) known(s sub) (*ent, *dirNode) {
 	if s.old < 0 || !p.old.ents[s.old].isDir() {
 		return nil, nil
@@ -432,7 +431,7 @@ func (p *place) known(s sub) (*ent, *dirNode) {
 	return e, p.old.kids[e.kid]
 }
 
-// take notes what walking a subdirectory found.
+// take adds the result of walking a subdirectory to p.
 func (p *place) take(s sub, k *kid) {
 	if k.delta != nil {
 		p.delta.kids = append(p.delta.kids, k.delta)
@@ -458,8 +457,7 @@ func (p *place) take(s sub, k *kid) {
 	}
 }
 
-// enter reads the own state of q, a subdirectory of p, and decides whether it is
-// the one that the index knows.
+// enter reads the state of q, a subdirectory of p, and decides whether it is the directory that the index has.
 func (w *worker) enter(p *place, s sub, q *place) (e ent, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(q.fd, &st); err != nil {

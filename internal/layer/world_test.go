@@ -19,15 +19,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// tb is what testing.T and rapid.T have in common.
+// tb is the common part of testing.T and rapid.T.
 type tb interface {
 	Helper()
 	Fatalf(format string, args ...any)
 	Logf(format string, args ...any)
 }
 
-// realRoot says whether device nodes can be made: the process is root of the
-// machine, not of a user namespace.
+// realRoot reports whether device nodes can be made: the process is root of the machine, not of a user namespace.
 var realRoot = func() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	return err == nil && strings.Contains(string(b), "4294967295")
@@ -41,10 +40,10 @@ type world struct {
 	home    string
 	plain   bool // copy driver instead of overlay
 	stack   []timeline.LayerID
-	mounted []timeline.LayerID // what the live root stands on
+	mounted []timeline.LayerID // layers that the live root was mounted on
 	index   *Index
 	gen     int
-	live    string // where the live root is seen
+	live    string // path of the live root
 	parts   []rootspec.Part
 	next    int
 }
@@ -79,7 +78,7 @@ func (w *world) dirs(ids []timeline.LayerID) rootspec.Stack {
 	return st
 }
 
-// base makes the bottom layer from what fn writes into a directory.
+// base makes the bottom layer from the files that fn writes into a directory.
 func (w *world) base(fn func(dir string)) {
 	w.t.Helper()
 	src := filepath.Join(w.home, "src")
@@ -121,7 +120,7 @@ func (w *world) present() {
 	w.must(err)
 }
 
-// copyMeta gives an upper the metadata of the stack's root, as the driver does.
+// copyMeta copies the metadata of the stack's root to an upper, as the driver does.
 func (w *world) copyMeta(from, to string) {
 	w.t.Helper()
 	src, err := dirfd.OpenDir(unix.AT_FDCWD, from)
@@ -146,7 +145,7 @@ func (w *world) close() {
 	w.must(w.s.Close())
 }
 
-// capture takes the present and checks it against the live tree.
+// capture captures the live tree and compares the result with it.
 func (w *world) capture(suspects ...string) Captured {
 	w.t.Helper()
 	return w.captureSuspecting(Suspects{Paths: suspects})
@@ -174,9 +173,9 @@ func (w *world) check(when string) {
 	defer done()
 	fresh := picture(w.t, at)
 	if !w.plain {
-		// A user namespace's overlayfs cannot find the origin of a copied file again, nor
-		// can any with userxattr that of what has no user xattrs: links and special files
-		// (xattr(7)). It may give two names of one inode two numbers.
+		// The overlayfs of a user namespace cannot find the origin of a copied file again. With userxattr none can do
+		// so for entries that cannot have user attributes: links and special files (xattr(7)). Such an overlayfs may
+		// give two names of one inode two numbers.
 		w.same(when+": links", fresh, view)
 		want, view, fresh = unlinked(want), unlinked(view), unlinked(fresh)
 	}
@@ -189,7 +188,7 @@ func (w *world) check(when string) {
 	}
 }
 
-// freshMount shows the stack by the kernel, or materialised for a plain world.
+// freshMount mounts the stack, or materialises it for a plain world.
 func (w *world) freshMount() (string, func()) {
 	w.t.Helper()
 	at, err := os.MkdirTemp(w.home, "fresh")
@@ -237,8 +236,8 @@ func (w *world) same(when string, want, got map[string]string) {
 	}
 }
 
-// picture is what an independent walker, by paths and package os, sees of a
-// tree: path to everything that a snapshot must keep.
+// picture returns what an independent walker, with paths and package os, finds in a tree: each path with everything
+// that a snapshot must keep.
 func picture(t tb, root string) map[string]string {
 	t.Helper()
 	return pictureSkip(t, root, "")
@@ -304,8 +303,7 @@ func line(mode, uid, gid uint32, mtime int64, rdev uint64, content string, x map
 	return fmt.Sprintf("%o %d:%d %d %d %q %q", mode, uid, gid, mtime, rdev, content, x)
 }
 
-// unlinked leaves out which names are one file; for real root, of those that are no
-// regular files.
+// unlinked leaves out which names belong to one file; for real root, only of entries that are not regular files.
 func unlinked(p map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range p {
@@ -329,7 +327,7 @@ func addLinks(out map[string]string, groups map[string][]string) {
 	}
 }
 
-// viewPicture is the same of a view.
+// viewPicture is picture for a view.
 func viewPicture(t tb, v *View) map[string]string {
 	t.Helper()
 	out := map[string]string{}

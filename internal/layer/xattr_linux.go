@@ -15,26 +15,26 @@ import (
 
 const (
 	xattrOverlay  = "user.overlay."         // overlayfs's own, with the option userxattr
-	xattrEscaped  = "user.overlay.overlay." // how overlayfs keeps what a program set under that name
+	xattrEscaped  = "user.overlay.overlay." // where overlayfs keeps an attribute that a program set under such a name
 	xattrOpaque   = "user.overlay.opaque"
 	xattrWhiteout = "user.overlay.whiteout"
-	// xattrOrigin says where overlayfs copied an entry from; empty: that it was
-	// copied from somewhere, so that whiteouts may lie in the directory.
+	// xattrOrigin says where overlayfs copied an entry from. If it is empty, only that it was copied, so that the
+	// directory may contain whiteouts.
 	xattrOrigin = "user.overlay.origin"
-	// xattrSkeleton marks a directory of a layer that only leads to a part: its
-	// owner, mode and time say nothing about the snapshot. No program in a sandbox can set
-	// it: overlayfs escapes its names, and so does what reads a plain tree.
+	// xattrSkeleton marks a directory of a layer that only leads to a part: its owner, mode and time are not part of
+	// the snapshot. No program in a sandbox can set it: overlayfs escapes its name, and so does readAttrs for a plain
+	// tree.
 	xattrSkeleton = "user.overlay.coppice.skeleton"
-	// xattrSkeleton1 is the mark of layers without xattrMarks. Programs can set it: in any
-	// other tree it means nothing, and is not shown.
+	// xattrSkeleton1 is the mark in layers without xattrMarks. Programs can set it: in any other tree it has no
+	// meaning, and is not shown.
 	xattrSkeleton1 = "user.coppice.skeleton"
 	// xattrMarks on the directory of a layer says that its marks have the names above.
 	xattrMarks = "user.coppice.marks"
-	// xattrOwner is where root emulation writes the owner that was asked for and
-	// could not be given: "uid:gid". Package format puts it into tar headers.
+	// xattrOwner is where root emulation stores a requested owner that it could not set: "uid:gid". Package format
+	// puts it into tar headers.
 	xattrOwner = "user.coppice.owner"
-	// xattrDevice is where it writes, on an empty file, which device was asked for;
-	// zeroDevice is the value for the device that is a whiteout in a layer.
+	// xattrDevice is where root emulation stores the requested device, on an empty file; zeroDevice is the value for
+	// the device that is a whiteout in a layer.
 	xattrDevice = "user.coppice.device"
 	zeroDevice  = "c 0:0"
 )
@@ -45,11 +45,10 @@ type xattr struct {
 	Value []byte
 }
 
-// attrs are the attributes of an entry, sorted by key, without overlayfs's own;
-// what those say is in the other fields.
+// attrs are the attributes of an entry, sorted by key, without overlayfs's own. The other fields have their meaning.
 type attrs struct {
 	list     []xattr
-	opaque   bool // nothing below shows through
+	opaque   bool // nothing of lower layers shows through
 	maybeXWh bool // opaque=x: regular files below may be whiteouts
 	noise    bool // there are attributes of overlayfs that a layer does not keep
 	cut      bool // there are more names than can be listed; list has only those of known
@@ -117,9 +116,9 @@ func (s xattrSource) keys() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00"), nil
 }
 
-// readAttrs reads the attributes of an entry: if it has more than can be listed, those with known names.
-// plain says that the tree is not in overlay form: attributes that a program set under overlayfs's names are
-// then escaped as overlayfs would.
+// readAttrs reads the attributes of an entry; if there are too many to list, only those in known. plain says that the
+// tree is not in overlay form: attributes that a program set under overlayfs's names are then escaped as overlayfs
+// would.
 func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 	keys, err := s.keys()
 	if a.cut = errors.Is(err, unix.E2BIG); a.cut {
@@ -131,7 +130,7 @@ func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 	for _, key := range keys {
 		value, err := readXattr(s, key)
 		if errors.Is(err, unix.ENODATA) || a.cut && errors.Is(err, unix.ENOTSUP) {
-			continue // removed since, not readable for us, or not supported by the file system
+			continue // removed since, not readable for this process, or not supported by the file system
 		}
 		if err != nil {
 			return a, err
@@ -142,7 +141,7 @@ func readAttrs(s xattrSource, plain bool) (a attrs, err error) {
 	return a, nil
 }
 
-// add takes one attribute as the tree has it.
+// add adds one attribute as it is stored in the tree.
 func (a *attrs) add(key string, value []byte, plain bool) {
 	switch {
 	case plain && strings.HasPrefix(key, xattrOverlay):
@@ -186,7 +185,7 @@ func isOpaque(fd int) bool {
 	return err == nil && n == 1 && b[0] == 'y'
 }
 
-// sum is a digest of the attributes that a snapshot keeps; 0 for none.
+// sum returns a digest of the attributes that a snapshot keeps; 0 for none.
 func (a *attrs) sum() int64 {
 	if len(a.list) == 0 {
 		return 0
@@ -203,7 +202,7 @@ func (a *attrs) sum() int64 {
 	return int64(binary.LittleEndian.Uint64(h.Sum(nil)))
 }
 
-// isMark reports whether an attribute is a mark of ours, which is not shown.
+// isMark reports whether an attribute is a mark of Coppice, which is not shown.
 func isMark(x xattr) bool { return x.Key == xattrSkeleton || x.Key == xattrSkeleton1 }
 
 func sameAttrs(a, b *attrs) bool {

@@ -45,7 +45,7 @@ func imageOf(t *testing.T, size string, mkfs ...string) string {
 	return at
 }
 
-// onExt4 is a directory on ext4, whose attributes of one file have one block.
+// onExt4 returns a directory on ext4, where the attributes of a file have one block.
 func onExt4(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,8 +59,7 @@ func onExt4(t *testing.T) string {
 	return dir
 }
 
-// fillAttrs sets attributes of p until not a byte more fits: the first one, the largest,
-// is called first.
+// fillAttrs sets attributes of p until no byte more fits. The first one, which is the largest, is called first.
 func fillAttrs(w *world, p, first string) {
 	w.t.Helper()
 	for i, size := 0, 4096; size >= 0; i++ {
@@ -80,7 +79,7 @@ func fillAttrs(w *world, p, first string) {
 	}
 }
 
-// manyAttrs sets more names than can be listed, and among them one that root emulation reads.
+// manyAttrs sets more names than can be listed, among them one that root emulation reads.
 func manyAttrs(w *world, p string) {
 	w.t.Helper()
 	for i := range 300 {
@@ -94,8 +93,8 @@ func onBtrfs(t *testing.T) string {
 	return imageOf(t, "512M", "mkfs.btrfs", "-q")
 }
 
-// TestCapture_SkipsUnstorableAttributes checks that a capture leaves out attributes that a
-// layer cannot hold, keeps everything else, and counts the entries that lack some.
+// TestCapture_SkipsUnstorableAttributes checks that a capture leaves out attributes that a layer cannot hold, keeps
+// everything else, and counts the entries that lack some.
 func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 	remake := func(w *world) { // another inode, so another directory
 		w.must(os.Mkdir(w.live+"/new", 0o755))
@@ -106,7 +105,7 @@ func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 		name  string
 		home  func(t *testing.T) string
 		plain bool
-		owned string // where an owner is written down, which is kept
+		owned string // path with a stored owner, which is kept
 		do    func(w *world)
 	}{
 		{"a name too long once escaped", onExt4, true, "/d/f", func(w *world) {
@@ -147,7 +146,7 @@ func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 			got, err := w.s.Capture(t.Context(), id, CaptureInput{Parts: w.parts, Index: w.index, Plain: c.plain})
 			w.must(err)
 			if got.Unkept != 1 {
-				t.Errorf("%d entries are said to lack attributes, want 1", got.Unkept)
+				t.Errorf("%d entries are reported to lack attributes, want 1", got.Unkept)
 			}
 			w.stack = append([]timeline.LayerID{id}, w.stack...)
 			at, done := w.freshMount()
@@ -163,20 +162,19 @@ func TestCapture_SkipsUnstorableAttributes(t *testing.T) {
 				has(c.owned, xattrOwner, "7:8")
 			}
 			if _, err := os.Lstat(at + "/d/old"); !os.IsNotExist(err) {
-				t.Errorf("what was removed shows through: %v", err)
+				t.Errorf("a removed entry shows through: %v", err)
 			}
-			sealed, err := w.s.Seal(t.Context(), id)
-			if err != nil || sealed.Digest == "" {
-				t.Errorf("sealed as %q: %v", sealed.Digest, err)
+			finalized, err := w.s.Finalize(t.Context(), id)
+			if err != nil || finalized.Digest == "" {
+				t.Errorf("finalized as %q: %v", finalized.Digest, err)
 			}
 			w.must(w.s.Merge(t.Context(), w.id(), w.stack))
 		})
 	}
 }
 
-// TestRewind_RefusesUnlistableAttributes covers attributes that cannot be listed, and so
-// cannot be removed one by one: an in-place rewind reports this, and leaves no entry behind
-// that only looks like that of the snapshot.
+// TestRewind_RefusesUnlistableAttributes covers attributes that cannot be listed, and so cannot be removed one by
+// one: an in-place rewind reports this, and leaves no entry behind that only appears to be that of the snapshot.
 func TestRewind_RefusesUnlistableAttributes(t *testing.T) {
 	w := wideWorld(t)
 	defer w.close()
@@ -191,12 +189,12 @@ func TestRewind_RefusesUnlistableAttributes(t *testing.T) {
 		Touched: []rootspec.Part{{Dir: w.s.Dir(w.stack[0]), Path: "/"}},
 	})
 	if !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
-		t.Errorf("%v; want one that says how to go there", err)
+		t.Errorf("%v; want an error with a hint", err)
 	}
 }
 
-// TestCapture_FullDiskDropsNoAttributes checks that a full disk is not taken for attributes that
-// do not fit: however much space is left, either all of them are captured or the capture fails.
+// TestCapture_FullDiskDropsNoAttributes checks that a full disk is not mistaken for attributes that do not fit:
+// however much space is left, either all of them are captured or the capture fails.
 func TestCapture_FullDiskDropsNoAttributes(t *testing.T) {
 	home, live := imageOf(t, "16M", "mkfs.ext4", "-q", "-m", "0"), t.TempDir()
 	s, err := Open(t.Context(), vfs.OS(), filepath.Join(home, "layers"))
@@ -232,7 +230,7 @@ func TestCapture_FullDiskDropsNoAttributes(t *testing.T) {
 	}
 }
 
-// leaveFree makes the file p take all but so many blocks of its file system.
+// leaveFree lets the file p take all but the given number of blocks of its file system.
 func leaveFree(t *testing.T, p string, blocks uint64) {
 	t.Helper()
 	f, err := os.Create(p)
@@ -244,7 +242,7 @@ func leaveFree(t *testing.T, p string, blocks uint64) {
 	if err := errors.Join(f.Sync(), unix.Fstatfs(int(f.Fd()), &st)); err != nil {
 		t.Fatal(err)
 	}
-	for n := int64(st.Bavail-blocks) * st.Bsize; n > 0; n -= st.Bsize { // less what the extents themselves take
+	for n := int64(st.Bavail-blocks) * st.Bsize; n > 0; n -= st.Bsize { // less the space of the extents themselves
 		if err = unix.Fallocate(int(f.Fd()), 0, 0, n); err == nil {
 			return
 		}

@@ -55,10 +55,10 @@ func TestCapture_KeepsZeroDevice(t *testing.T) {
 		must(unix.Lstat(filepath.Join(live, name), &a))
 		must(unix.Lstat(filepath.Join(again, name), &b))
 		if a.Mode != b.Mode || a.Rdev != b.Rdev || a.Uid != b.Uid || a.Gid != b.Gid || mtimeNs(&a) != mtimeNs(&b) {
-			t.Errorf("%s came back as mode %o, device %x, owner %d:%d", name, b.Mode, b.Rdev, b.Uid, b.Gid)
+			t.Errorf("%s was restored as mode %o, device %x, owner %d:%d", name, b.Mode, b.Rdev, b.Uid, b.Gid)
 		}
 	}
-	if _, err := s.Seal(t.Context(), with); err != nil {
+	if _, err := s.Finalize(t.Context(), with); err != nil {
 		t.Error(err)
 	}
 	must(os.Remove(filepath.Join(live, "new")))
@@ -66,6 +66,6 @@ func TestCapture_KeepsZeroDevice(t *testing.T) {
 	must(err)
 	must(s.Materialise(t.Context(), view(without, with, base), last))
 	if _, err := os.Lstat(filepath.Join(last, "new")); !os.IsNotExist(err) {
-		t.Errorf("what was removed came back: %v", err)
+		t.Errorf("the removed entry is back: %v", err)
 	}
 }

@@ -28,15 +28,15 @@ func (l *Ledger) append(group []ask) {
 		a.reply <- answers[i]
 	}
 	if err == nil && l.state.intake >= l.o.IntakeBytes {
-		// The records are safe in the intake. Only fold can fail for a full disk without harm.
+		// The records are safe in the intake. A full disk is the only reason for which fold may fail without harm.
 		if err := l.fold(); err != nil && !fault.Is(err, fault.NoSpace) {
 			l.broken = true
 		}
 	}
 }
 
-// sound returns an error unless the segments that drafts go to end where the last record does. If not,
-// something else has changed them, and they are left as they are.
+// sound returns an error unless the segments that drafts go to end at the last record. Otherwise another process has
+// changed them, and they are left as they are.
 func (l *Ledger) sound(p *plan, drafts []Draft) error {
 	for _, d := range drafts {
 		h := l.state.heads[d.Sandbox]
@@ -52,7 +52,7 @@ func (l *Ledger) sound(p *plan, drafts []Draft) error {
 	return nil
 }
 
-// appendNow appends for serve itself.
+// appendNow appends records on behalf of serve.
 func (l *Ledger) appendNow(drafts ...Draft) error {
 	p := l.state.plan(l.o.SegmentBytes)
 	if err := l.sound(p, drafts); err != nil {
@@ -64,8 +64,8 @@ func (l *Ledger) appendNow(drafts ...Draft) error {
 	return l.commit(p)
 }
 
-// commit puts a plan on the disk, with the captures that wait: into the intake, which is
-// flushed. Where its records are read it is placed later: see late.
+// commit writes a plan to the disk, with the captures that wait: into the intake, which is flushed. The files that
+// are read are written later: see late.
 func (l *Ledger) commit(p *plan) error {
 	if p.tree.Size() == p.before {
 		return nil
@@ -85,11 +85,11 @@ func (l *Ledger) commit(p *plan) error {
 	return nil
 }
 
-// reserveBytes is how much space the intake reserves beyond its end, so that on a full disk the removals that
-// free space can be recorded.
+// reserveBytes is the space that the intake reserves beyond its end, so that on a full disk the removals that free
+// space can be recorded.
 const reserveBytes = 1 << 20
 
-// reserve reserves space for more bytes; a file system that cannot do so goes without.
+// reserve reserves space for more bytes, if the file system supports that.
 func (l *Ledger) reserve(fd int, more int64) {
 	if l.state.intake+more+reserveBytes/2 <= l.reserved {
 		return
@@ -99,7 +99,7 @@ func (l *Ledger) reserve(fd int, more int64) {
 	}
 }
 
-// take writes a batch to the intake. If that fails, the batch is removed again.
+// take writes a batch to the intake. If that fails, it removes the batch again.
 func (l *Ledger) take(batch []byte) error {
 	if err := l.writable(); err != nil {
 		return err
@@ -127,14 +127,14 @@ func (l *Ledger) checkpoint(t *format.Tree) format.Checkpoint {
 	return format.Checkpoint{Origin: l.secrets.keys.Origin(), Size: t.Size(), Root: t.Root()}
 }
 
-// fold flushes all that was written, publishes where the chains end, and starts a new intake. Until the last
-// step the old intake has everything as well.
+// fold flushes all writes, publishes the ends of the chains, and starts a new intake. Until the last step the old
+// intake has everything as well.
 func (l *Ledger) fold() error {
 	if err := l.writable(); err != nil {
 		return err
 	}
 	if err := l.placeLate(); err != nil {
-		return fault.Wrap(err, "flush") // and nothing has changed
+		return fault.Wrap(err, "flush") // nothing has changed
 	}
 	err := l.flush()
 	if err == nil {
@@ -150,8 +150,7 @@ func (l *Ledger) fold() error {
 		})
 	}
 	if err = fault.Wrap(err, "flush"); err != nil {
-		// On a full disk the old intake stays in use: what was published of it is skipped when it is read
-		// again.
+		// On a full disk the old intake stays in use: its published part is skipped when it is read again.
 		l.broken = !fault.Is(err, fault.NoSpace) || l.reserved == 0
 		return err
 	}
@@ -159,8 +158,8 @@ func (l *Ledger) fold() error {
 	return nil
 }
 
-// manyDirty is the number of files from which on the whole file system is flushed at once. After a thousand
-// forks there are two thousand, each of which would take a flush.
+// manyDirty is the number of files from which on the whole file system is flushed at once. A thousand forks write two
+// thousand files, each of which would need a flush.
 const manyDirty = 128
 
 func (l *Ledger) flush() error {
@@ -184,7 +183,7 @@ func (l *Ledger) flush() error {
 	return nil
 }
 
-// publish writes where the log and the chains end.
+// publish writes the ends of the log and of the chains.
 func (l *Ledger) publish() error {
 	c := l.checkpoint(&l.state.tree)
 	signed, err := format.Sign(heads{c, l.state.heads}.text(), l.secrets.signer)

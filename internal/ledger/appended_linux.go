@@ -8,18 +8,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Read is Reader.Read, of all that was appended before it is called. On a full disk some of
-// that may be missing.
+// Read is Reader.Read, including everything that was appended before the call. On a full disk, some of that may be
+// missing.
 func (l *Ledger) Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
 	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.Read(ctx, id, f) })
 }
 
-// After is Reader.After, of all that was appended before it is called, as Read.
+// After is Reader.After, including everything that was appended before the call, as for Read.
 func (l *Ledger) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record, error] {
 	return l.settled(func() iter.Seq2[*format.Record, error] { return l.Reader.After(ctx, leaf) })
 }
 
-// Newest is Reader.Newest, of all that was appended before it is called, as Read.
+// Newest is Reader.Newest, including everything that was appended before the call, as for Read.
 func (l *Ledger) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
 	if err := l.settleFirst(); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (l *Ledger) Newest(ctx context.Context, id format.Sandbox, f Filter, n int)
 	return l.Reader.Newest(ctx, id, f, n)
 }
 
-// settleFirst places what was appended before it is read. A closed ledger has placed what it could.
+// settleFirst places appended records before a read. A closed ledger has placed what it could.
 func (l *Ledger) settleFirst() error {
 	got, _ := l.askUntil(nil, ask{do: l.settle})
 	if fault.Is(got.err, fault.Unavailable) {

@@ -39,7 +39,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkVerify verifies a million records of one sandbox among another one's.
+// BenchmarkVerify verifies a million records of one sandbox in a log with another one's.
 func BenchmarkVerify(b *testing.B) {
 	l, _ := opened(b, b.TempDir(), Options{})
 	const records, at = 1_000_000, 2000

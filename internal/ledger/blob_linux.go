@@ -10,10 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// WriteBlob stores a capture of a sandbox, which has been redacted, and returns its name for records. It is
-// durable once a later Append has returned without an error; until then a crash may lose it. It can be read
-// at once. Without the ledger's key, the name reveals nothing about the content. The same content has the
-// same name.
+// WriteBlob stores a redacted capture of a sandbox, and returns its name for records. The capture is durable once a
+// later Append has returned without an error; until then a crash may lose it. It can be read at once. Without the
+// ledger's key, the name reveals nothing about the content. Equal contents have equal names.
 func (l *Ledger) WriteBlob(id format.Sandbox, content []byte) (string, error) {
 	if !id.Valid() || len(content) > format.MaxBlob {
 		return "", fault.New(fault.Invalid, "invalid capture: %d bytes of %.80q: the limit is %d", len(content), string(id),
@@ -42,7 +41,7 @@ func (l *Ledger) kept(file string) bool {
 	return err == nil
 }
 
-// BlobSize returns the size of a capture in bytes; 0 if it is not kept any more.
+// BlobSize returns the size of a capture in bytes; 0 if it is no longer kept.
 func (l *Ledger) BlobSize(id format.Sandbox, name string) (int64, error) {
 	file := captureFile(id, name)
 	if content, held := l.captures.get(file); held {

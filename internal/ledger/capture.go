@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// capture is one that is to be placed, or was read from the intake.
+// capture is a capture that must be placed, or was read from the intake.
 type capture struct {
 	id      format.Sandbox
 	name    string
@@ -26,7 +26,7 @@ func (c *capture) encode(b []byte) []byte {
 	return fmt.Appendf(b, "B %s %s %s\n", c.id, c.name, base64.StdEncoding.EncodeToString(c.content))
 }
 
-// parseCapture reads the words that follow the B of a line; nil if they are none.
+// parseCapture parses the words after the B of a line; nil if they are invalid.
 func parseCapture(id, name, content []byte) *capture {
 	c := &capture{id: format.Sandbox(id), name: string(name)}
 	if _, err := format.ParseHash(c.name); err != nil || !c.id.Valid() {

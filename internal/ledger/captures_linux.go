@@ -7,18 +7,17 @@ import (
 )
 
 const (
-	// maxRiding is how large a capture may be that rides in the intake, in bytes, and
-	// maxWaiting how much of them waits for a batch. What exceeds that is written to its own
-	// file at once.
+	// maxRiding is the maximum size of a capture that is stored in the intake, and maxWaiting that of all captures
+	// that wait for a batch, in bytes. A capture beyond that is written to its own file at once.
 	maxRiding  = 256 << 10
 	maxWaiting = 1 << 20
 )
 
-// captures are those that are not in their files yet. They are read from here.
+// captures holds the captures that are not in their files yet. They are read from here.
 type captures struct {
 	mu      sync.Mutex
 	held    map[string]*capture // by file
-	waiting int                 // bytes of those that wait
+	waiting int                 // bytes of the captures that wait
 }
 
 // get returns the content of a capture that is held.
@@ -51,7 +50,7 @@ func (c *captures) hold(one *capture) bool {
 	return true
 }
 
-// next returns those that wait for a batch, ordered by their files.
+// next returns the captures that wait for a batch, ordered by their files.
 func (c *captures) next() (all []*capture) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +63,7 @@ func (c *captures) next() (all []*capture) {
 	return all
 }
 
-// took: the intake has them.
+// took notes that the intake has the captures.
 func (c *captures) took(all []*capture) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +72,7 @@ func (c *captures) took(all []*capture) {
 	}
 }
 
-// placed: a file is written.
+// placed notes that the file of a capture is written.
 func (c *captures) placed(file string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,8 +21,8 @@ func (l *Ledger) Checkpoint(ctx context.Context) (signed []byte, err error) {
 	return signed, err
 }
 
-// Growth returns the checkpoint of the log, including all that was appended, and the proof that it grew from
-// an older size, for a witness: see format.Growth.
+// Growth returns the checkpoint of the log, including all that was appended, and the proof that it grew from an older
+// size, for a witness: see format.Growth.
 func (l *Ledger) Growth(ctx context.Context, old int64) (g format.Growth, err error) {
 	err = l.do(ctx, "prove consistency", func() error {
 		if err := l.fold(); err != nil {
@@ -77,7 +77,7 @@ func (l *Ledger) AddWitness(ctx context.Context, cosigned []byte, witnesses ...s
 	})
 }
 
-// grewTo: a checkpoint is one of the log as it is flushed.
+// grewTo checks that a checkpoint is one of the log as it is flushed.
 func (l *Ledger) grewTo(c format.Checkpoint) error {
 	now := l.checkpoint(&l.state.tree)
 	proofs, err := l.proofs(now.Size, c.Size)
@@ -104,7 +104,7 @@ type Inclusion struct {
 	Proof      tlog.RecordProof
 }
 
-// Prove returns the proof that a record, which was appended, is in the log.
+// Prove returns the proof that an appended record is in the log.
 func (l *Ledger) Prove(ctx context.Context, r *format.Record) (in Inclusion, err error) {
 	if in.Checkpoint, err = l.Checkpoint(ctx); err != nil {
 		return in, err
@@ -124,8 +124,8 @@ func (l *Ledger) Prove(ctx context.Context, r *format.Record) (in Inclusion, err
 	return in, fault.Wrap(err, "prove record %d of %s", r.Seq, r.Sandbox)
 }
 
-// RotateKey makes a new key, which signs from now on. The old one signs the new one, is
-// recorded, and forgotten.
+// RotateKey makes a new key, which signs from now on. The old key signs the new one, and is then recorded and
+// deleted.
 func (l *Ledger) RotateKey(ctx context.Context) error {
 	return l.do(ctx, "rotate the key", func() error {
 		if err := l.fold(); err != nil {
@@ -135,7 +135,7 @@ func (l *Ledger) RotateKey(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		l.broken = true // until all of it is done, the disk knows better
+		l.broken = true // until it is completed, only the disk has the state
 		if err := l.replace(fileKey, next.encode()); err != nil {
 			return err
 		}
@@ -148,8 +148,7 @@ func (l *Ledger) RotateKey(ctx context.Context) error {
 	})
 }
 
-// recordRotation appends the record of the newest key. After a crash it may be there
-// twice.
+// recordRotation appends the record of the newest key. After a crash the log may have it twice.
 func (l *Ledger) recordRotation() error {
 	keys := l.secrets.keys
 	n := len(keys) - 1

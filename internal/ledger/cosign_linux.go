@@ -17,12 +17,12 @@ import (
 const (
 	dirWitness     = "witness"
 	fileWitnessKey = "witness/key"  // secret; see witnesskey_linux.go
-	dirSeen        = "witness/seen" // for each log the checkpoint that was cosigned last
+	dirSeen        = "witness/seen" // for each log, the checkpoint that was cosigned last
 )
 
 // Witness cosigns the logs of other hosts: it cosigns a checkpoint if the log grew from the last one that it
 // cosigned, and never one that contradicts that. Requests have the form of C2SP tlog-witness, answers that of
-// tlog-cosignature/v1. What it saw is flushed before it returns the cosignature. Its methods are safe for
+// tlog-cosignature/v1. A checkpoint is flushed before its cosignature is returned. The methods are safe for
 // concurrent use.
 type Witness struct {
 	files
@@ -30,7 +30,7 @@ type Witness struct {
 	mu  sync.Mutex // held while it signs, from reading the last checkpoint to storing the next
 }
 
-// NewWitness returns the witness of a host, by its home. Its key is made when it first cosigns.
+// NewWitness returns the witness of a host with that home. Its key is made when it first cosigns.
 func NewWitness(home string, fs vfs.FS, now func() time.Time) *Witness {
 	return &Witness{files: files{fs, home}, now: now}
 }
@@ -116,13 +116,14 @@ func follows(last, c format.Checkpoint, g format.Growth) error {
 		c.Origin)
 }
 
-// seenFile returns the name of the file with the last checkpoint of a log, which any client can name.
+// seenFile returns the name of the file with the last checkpoint of a log. The origin is hashed because clients
+// choose it.
 func seenFile(origin string) string {
 	sum := sha256.Sum256([]byte(origin))
 	return dirSeen + "/" + hex.EncodeToString(sum[:])
 }
 
-// seen returns the checkpoint that was cosigned last; the zero one if none was.
+// seen returns the checkpoint that was cosigned last, or the zero Checkpoint.
 func (w *Witness) seen(origin string) (c format.Checkpoint, err error) {
 	text, err := w.read(seenFile(origin))
 	if err != nil || text == nil {

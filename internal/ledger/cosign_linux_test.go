@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// grown gives what a witness is asked with.
+// grown returns the request to a witness.
 func grown(t *testing.T, l *Ledger, old int64) []byte {
 	t.Helper()
 	g, err := l.Growth(t.Context(), old)
@@ -26,8 +26,8 @@ func grown(t *testing.T, l *Ledger, old int64) []byte {
 	return g.Text()
 }
 
-// TestWitness_HostsCosignEachOther lets two hosts cosign each other across rotations of the
-// key, and checks that each keeps and exports the cosignatures that it got.
+// TestWitness_HostsCosignEachOther lets two hosts cosign each other across rotations of the key, and checks that each
+// keeps and exports the cosignatures that it received.
 func TestWitness_HostsCosignEachOther(t *testing.T) {
 	t.Parallel()
 	type host struct {
@@ -76,8 +76,8 @@ func TestWitness_HostsCosignEachOther(t *testing.T) {
 	}
 }
 
-// TestWitness_RefusesForkedLog checks that a log that was reset, or continues differently from
-// what a witness saw, is not cosigned, whatever it proves.
+// TestWitness_RefusesForkedLog checks that a log that was reset, or contradicts a checkpoint that the witness saw, is
+// not cosigned, whatever it proves.
 func TestWitness_RefusesForkedLog(t *testing.T) {
 	t.Parallel()
 	dir, home := t.TempDir(), t.TempDir()
@@ -126,7 +126,7 @@ func TestWitness_RefusesForkedLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := again.Cosign(grown(t, l, 0), trusted); err == nil {
-		t.Error("cosigned without knowing what was")
+		t.Error("cosigned without the checkpoint that was cosigned before")
 	}
 	for _, name := range []string{dirWitness, fileWitnessKey} {
 		info, err := os.Lstat(filepath.Join(home, name))
@@ -159,7 +159,7 @@ func TestWitness_RemembersAfterWriteFailure(t *testing.T) {
 		reached := faulty.Failed()
 		faulty.FailAt(0, 0, false)
 		if _, err := w.Cosign(first, trusted); signed > 1 && !fault.Is(err, fault.Corrupt) {
-			t.Errorf("call %d: a checkpoint of size %d was cosigned, and then one before it: %v", k, signed, err)
+			t.Errorf("call %d: size %d was cosigned, and then an older one: %v", k, signed, err)
 		}
 		if !reached {
 			break
@@ -189,10 +189,10 @@ func TestWitness_RemembersAfterPowerLoss(t *testing.T) {
 				}
 				again := NewWitness(at, vfs.OS(), time.Now)
 				if _, err := again.Cosign(first, trusted); signed > 1 && !fault.Is(err, fault.Corrupt) {
-					t.Errorf("before call %d: a checkpoint of size %d was cosigned, and then one before it: %v", calls, signed, err)
+					t.Errorf("before call %d: size %d was cosigned, and then an older one: %v", calls, signed, err)
 				}
 				if _, err := again.Cosign(second, trusted); err != nil && !fault.Is(err, fault.Conflict) {
-					t.Errorf("before call %d: it does not go on: %v", calls, err)
+					t.Errorf("before call %d: it does not continue: %v", calls, err)
 				}
 			}
 		}
@@ -212,8 +212,7 @@ func TestWitness_RemembersAfterPowerLoss(t *testing.T) {
 	}
 }
 
-// TestGrowth_RoundTrips checks that what is read as a request is what it is written as, and
-// that nothing else is read as one.
+// TestGrowth_RoundTrips checks that a written request is read unchanged, and that nothing else is accepted.
 func TestGrowth_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -29,15 +29,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// script is what a ledger goes through; it gives the commands whose records were
-// acknowledged, by sandbox. Errors do not end it.
+// script uses a ledger in various ways, and returns the commands whose records were acknowledged, by sandbox. Errors
+// do not stop it.
 func script(l *Ledger, from int) map[format.Sandbox][]string {
 	acked := map[format.Sandbox][]string{}
 	scriptTo(l, from, func(id format.Sandbox, what string) { acked[id] = append(acked[id], what) })
 	return acked
 }
 
-// scriptTo is script for who has to know at once what is acknowledged.
+// scriptTo is script for a caller that must know at once what is acknowledged.
 func scriptTo(l *Ledger, from int, ack func(id format.Sandbox, what string)) {
 	ctx := context.Background()
 	for i := from; i < from+12; i++ {
@@ -62,7 +62,7 @@ func scriptTo(l *Ledger, from int, ack func(id format.Sandbox, what string)) {
 	}
 }
 
-// goesOn fails unless each sandbox's records can be appended to.
+// goesOn fails unless records can be appended for each sandbox.
 func goesOn(t *testing.T, what string, l *Ledger, from int, acked map[format.Sandbox][]string) {
 	t.Helper()
 	for i, id := range []format.Sandbox{boxA, boxB} {
@@ -73,8 +73,8 @@ func goesOn(t *testing.T, what string, l *Ledger, from int, acked map[format.San
 	}
 }
 
-// holds fails unless all that was acknowledged is there, in order, with the captures that it
-// names, and all verifies.
+// holds fails unless the ledger has all acknowledged records, in order, with the captures that they name, and can be
+// verified.
 func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]string) {
 	t.Helper()
 	for id, want := range acked {
@@ -93,7 +93,7 @@ func holds(t *testing.T, what string, r *Ledger, acked map[format.Sandbox][]stri
 			}
 		}
 		if len(want) > 0 {
-			t.Errorf("%s: of %s, %q were acknowledged and are not there, or not in order: %q", what, id, want, got)
+			t.Errorf("%s: of %s, %q were acknowledged and are missing or not in order: %q", what, id, want, got)
 		}
 	}
 	for _, id := range []format.Sandbox{boxA, boxB, format.Host} {
@@ -136,10 +136,10 @@ func TestWriteFailure_LosesNothing(t *testing.T) {
 			}
 			again, _, err := Open(dir, o)
 			if err != nil {
-				t.Fatalf("%s: opened anew: %v", what, err)
+				t.Fatalf("%s: opened again: %v", what, err)
 			}
 			goesOn(t, what, again, 200, acked)
-			holds(t, what+", opened anew", again, acked)
+			holds(t, what+", opened again", again, acked)
 			again.Close()
 			if t.Failed() || !reached {
 				t.Logf("%d calls", k)
@@ -150,14 +150,14 @@ func TestWriteFailure_LosesNothing(t *testing.T) {
 	}
 }
 
-// crash is what a crash left of a ledger, and what was acknowledged before.
+// crash is the state of a ledger after a crash, and what was acknowledged before.
 type crash struct {
 	what, dir string
 	acked     map[format.Sandbox][]string
 }
 
-// crashes opens the ledger in a directory, which may be new, has fn use it, and gives what
-// crashes before each of the calls that all this makes leave.
+// crashes opens the ledger in a directory, which may be new, and calls fn with it. It returns the states after a
+// crash before each of the calls that all this makes.
 func crashes(
 	t *testing.T, dir string, acked map[format.Sandbox][]string, how func(k int) vfs.Crash,
 	fn func(l *Ledger, ack func(format.Sandbox, string)),
@@ -166,7 +166,7 @@ func crashes(
 	var mu sync.Mutex
 	disk, to := vfs.NewCrashable(dir), inMemory(t)
 	disk.OnCall = func(op vfs.Op) {
-		mu.Lock() // what is acknowledged while it is held counts for the next crash
+		mu.Lock() // what is acknowledged meanwhile counts for the next crash
 		defer mu.Unlock()
 		one := crash{acked: map[format.Sandbox][]string{}}
 		for id, some := range acked {
@@ -196,8 +196,7 @@ func crashes(
 	return all
 }
 
-// survives fails unless all that was acknowledged before a crash is there, and the ledger
-// goes on.
+// survives fails unless the ledger has all records that were acknowledged before a crash, and can be appended to.
 func (c crash) survives(t *testing.T) {
 	t.Helper()
 	for from := range 2 {
@@ -216,9 +215,9 @@ func (c crash) survives(t *testing.T) {
 	}
 }
 
-// TestLedger_CrashKeepsAcknowledgedRecords lets the process die at any time, with or without a
-// power loss: all acknowledged records are there, and each other one is complete or missing.
-// It may die again while what the first crash left is repaired.
+// TestLedger_CrashKeepsAcknowledgedRecords lets the process die at any time, with or without a power loss: all
+// acknowledged records are kept, and each other one is complete or missing. It may die again while it repairs the
+// ledger after the first crash.
 func TestLedger_CrashKeepsAcknowledgedRecords(t *testing.T) {
 	t.Parallel()
 	seeds := 3
@@ -254,8 +253,8 @@ func TestLedger_CrashKeepsAcknowledgedRecords(t *testing.T) {
 	}
 }
 
-// TestLargeCapture_IsAtomic covers a capture that is too large to be stored with its record: it
-// is written completely or not at all, whichever write fails, and no record names it without it.
+// TestLargeCapture_IsAtomic covers a capture that is too large to be stored with its record: it is written completely
+// or not at all, whichever write fails, and no record names a missing one.
 func TestLargeCapture_IsAtomic(t *testing.T) {
 	t.Parallel()
 	for k := 1; ; k++ {
@@ -277,15 +276,15 @@ func TestLargeCapture_IsAtomic(t *testing.T) {
 		holds(t, what, l, acked)
 		l.Close()
 		again, _ := opened(t, dir, Options{})
-		holds(t, what+", opened anew", again, acked)
+		holds(t, what+", opened again", again, acked)
 		if !reached {
 			break
 		}
 	}
 }
 
-// inMemory is a directory where flushing takes no time, if there is one: what fails is
-// injected, and the medium is not what is tested.
+// inMemory returns a directory where flushing takes no time, if there is one: failures are injected, and the medium
+// is not tested.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "coppice-ledger-")
@@ -332,7 +331,7 @@ func TestIntake_ReportsTornTail(t *testing.T) {
 			t.Fatal(n, end, err)
 		}
 		if n%89 != 0 && end != n && end != n-1 && n+1 != len(intake) {
-			continue // on the disk as well, only some of them, and those at borders
+			continue // from the disk as well, but only some of them, and those at borders
 		}
 		at := copied(t, live)
 		if err := os.WriteFile(filepath.Join(at, fileIntake), intake[:n], 0o600); err != nil {
@@ -356,7 +355,7 @@ func TestIntake_ReportsTornTail(t *testing.T) {
 	damaged := bytes.Clone(intake)
 	damaged[10] ^= 1
 	if _, _, err := parseIntake(damaged); err == nil {
-		t.Error("damage before the tail was taken for a torn tail")
+		t.Error("damage before the tail was mistaken for a torn tail")
 	}
 }
 
@@ -373,7 +372,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// load appends by several goroutines for ever, and writes down what is acknowledged.
+// load appends in several goroutines until it is killed, and writes down what is acknowledged.
 func load(dir string, to io.Writer) error {
 	l, _, err := Open(dir, Options{SegmentBytes: 4 << 10, IntakeBytes: 16 << 10})
 	if err != nil {
@@ -411,8 +410,7 @@ func load(dir string, to io.Writer) error {
 	return <-errs
 }
 
-// TestLedger_KillKeepsAcknowledgedRecords kills the process at any moment: it leaves all
-// records that it acknowledged.
+// TestLedger_KillKeepsAcknowledgedRecords kills the process at any moment: all records that it acknowledged are kept.
 func TestLedger_KillKeepsAcknowledgedRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -437,13 +435,13 @@ func TestLedger_KillKeepsAcknowledgedRecords(t *testing.T) {
 			id, seq, _ := strings.Cut(lines.Text(), " ")
 			at, err := strconv.ParseInt(seq, 10, 64)
 			if err != nil {
-				break // the line that it was killed at
+				break // the line that it was writing when it was killed
 			}
 			last[id] = max(last[id], at)
 		}
 		var died *exec.ExitError
 		if err := cmd.Wait(); !errors.As(err, &died) || died.ExitCode() != -1 {
-			t.Fatalf("the child ended by itself: %v", err)
+			t.Fatalf("the child exited before it was killed: %v", err)
 		}
 		l, report, err := Open(dir, Options{SegmentBytes: 4 << 10})
 		if err != nil {
@@ -466,7 +464,7 @@ func TestLedger_KillKeepsAcknowledgedRecords(t *testing.T) {
 	}
 }
 
-// full is a file system on which nothing new can be made, while it is full.
+// full is a file system on which nothing can be created while it is full.
 type full struct {
 	vfs.FS
 	is atomic.Bool
@@ -514,10 +512,10 @@ func TestIntake_TornTailWaitsForDiskSpace(t *testing.T) {
 	}
 	for range 2 {
 		if _, err := again.Append(t.Context(), draft(boxA, 3)); !fault.Is(err, fault.NoSpace) {
-			t.Errorf("appended behind what is torn: %v", err)
+			t.Errorf("appended behind the torn tail: %v", err)
 		}
 		if _, err := again.Checkpoint(t.Context()); !fault.Is(err, fault.NoSpace) {
-			t.Errorf("folded what is torn: %v", err)
+			t.Errorf("folded the torn tail: %v", err)
 		}
 		if last, err := again.Last(t.Context(), boxA); err != nil || last != 2 {
 			t.Errorf("%d, %v", last, err)
@@ -536,8 +534,8 @@ func TestIntake_TornTailWaitsForDiskSpace(t *testing.T) {
 	}
 }
 
-// TestIntake_AppendsOnFullDisk checks that on a full disk the intake takes records that cannot
-// be placed elsewhere, across a restart.
+// TestIntake_AppendsOnFullDisk checks that on a full disk the intake takes records that cannot be placed elsewhere,
+// also across a restart.
 func TestIntake_AppendsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &full{FS: vfs.OS()}

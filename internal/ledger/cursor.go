@@ -13,22 +13,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// maxSegment is how large a segment may be once it is unpacked, in bytes.
+// maxSegment is the maximum size of an uncompressed segment, in bytes.
 const maxSegment = 1 << 30
 
-// cursor goes through the lines of one sandbox's segments, also while they are written.
-// The caller closes it.
+// cursor iterates over the lines of one sandbox's segments, also while they are written. The caller closes it.
 type cursor struct {
 	path  string // of the ledger
 	id    format.Sandbox
-	first int64 // of the segment it is in; 0 before the first
-	at    int64 // offset of the next line in it
+	first int64 // of the current segment; 0 before the first one
+	at    int64 // offset of the next line in the segment
 	f     *os.File
 	lines *format.Lines
-	again bool // the end was reached, and the next segment was looked for
+	again bool // the end was reached, and there was a next segment
 }
 
-// segments lists the firsts of all segments, in order.
+// segments lists the numbers of the first records of all segments, in order.
 func segments(path string, id format.Sandbox) ([]int64, error) {
 	names, err := os.ReadDir(filepath.Join(path, dirSandboxes, string(id)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +43,7 @@ func segments(path string, id format.Sandbox) ([]int64, error) {
 	return slices.Compact(all), err
 }
 
-// skip starts at the segment that has the record numbered seq.
+// skip continues at the segment that has the record numbered seq.
 func (c *cursor) skip(seq int64) error {
 	all, err := segments(c.path, c.id)
 	if err != nil {
@@ -83,8 +82,8 @@ func (c *cursor) open(first int64) error {
 	return nil
 }
 
-// next returns the next line without its newline; it is valid until the next call. It returns io.EOF at the
-// end of the present content, or within a line that is being written; later there may be more.
+// next returns the next line without its newline; it is valid until the next call. It returns io.EOF at the end of
+// the present content, also within a line that is being written; a later call may return more.
 func (c *cursor) next() ([]byte, error) {
 	for {
 		if c.lines != nil {
@@ -108,8 +107,8 @@ func (c *cursor) next() ([]byte, error) {
 	}
 }
 
-// later continues at the end of a segment: it reads that again from where it ended, since records may have
-// been appended before the next segment was created, and then goes to the next.
+// later continues at the end of a segment: it reads the segment again from where it ended, since records may have
+// been appended before the next segment was created, and then opens the next one.
 func (c *cursor) later() (bool, error) {
 	all, err := segments(c.path, c.id)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Export writes the bundle of a sandbox: all its records and captures, the proof that the log has them, and
-// what a third party needs to check that: see format.VerifyBundle. old are sizes of checkpoints that others
-// hold: the bundle proves that the log grew from them. Records may be appended meanwhile.
+// Export writes the bundle of a sandbox: all its records and captures, the proof that the log has them, and what a
+// third party needs to check that: see format.VerifyBundle. old are sizes of checkpoints that others hold: the bundle
+// proves that the log grew from them. Records may be appended meanwhile.
 func (l *Ledger) Export(ctx context.Context, id format.Sandbox, w io.Writer, old ...int64) error {
 	var x export
 	err := l.do(ctx, "export the records of a sandbox", func() (err error) {
@@ -37,7 +37,7 @@ func (l *Ledger) Export(ctx context.Context, id format.Sandbox, w io.Writer, old
 	return fault.Wrap(err, "export the ledger of %s", id)
 }
 
-// export is a bundle in the making.
+// export is a bundle that is being written.
 type export struct {
 	format.Manifest
 	ledger     *Ledger
@@ -99,8 +99,8 @@ func (x *export) write(w io.Writer, old []int64) error {
 	return format.WriteEnd(w)
 }
 
-// sign signs the manifest with the key of the checkpoint: had the key been rotated since,
-// the new one may not sign for this size, so the bundle is made again.
+// sign signs the manifest with the key of the checkpoint. If the key was rotated since, the new one may not sign for
+// this size, so the bundle must be made again.
 func (x *export) sign() (signed []byte, err error) {
 	err = x.ledger.do(x.ctx, "sign a bundle", func() (err error) {
 		if len(x.ledger.secrets.keys) != len(x.keys) {
@@ -128,8 +128,8 @@ func (x *export) file(w io.Writer, f format.File) error {
 	return format.WriteFile(w, f.Name, f.Bytes, bytes.NewReader(content))
 }
 
-// scan goes through the records once: their hash and size, their leaves, and the
-// captures that they name.
+// scan reads the records once, and returns their hash and size and the captures that they name. It collects their
+// leaves.
 func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err error) {
 	c := &cursor{path: x.ledger.path, id: x.Sandbox}
 	defer c.close()
@@ -162,7 +162,7 @@ func (x *export) scan() (sum format.Hash, size int64, blobs map[string]bool, err
 	return format.Hash(h.Sum(nil)), size, blobs, nil
 }
 
-// proofs makes the files of a bundle that prove something.
+// proofs makes the files of a bundle that contain proofs.
 func (x *export) proofs(old []int64) error {
 	l := x.ledger
 	x.small = map[string][]byte{format.FileKeys: x.keys.Encode(), format.FileCheckpoint: x.checkpoint}
@@ -175,7 +175,7 @@ func (x *export) proofs(old []int64) error {
 		if err != nil {
 			return err
 		}
-		if c.Size <= x.Size { // else it was added since
+		if c.Size <= x.Size { // otherwise it was added since
 			x.small[format.FileWitness] = witness
 			old = append(old[:len(old):len(old)], c.Size)
 		}

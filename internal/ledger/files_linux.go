@@ -22,7 +22,7 @@ func (f files) dir(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(f.path, name), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
-// in calls fn with the directory that a file is in, and its name there.
+// in calls fn with the directory of a file, and the name of the file in it.
 func (f files) in(name string, fn func(dir int, base string) error) error {
 	d, err := f.dir(filepath.Dir(name))
 	if err != nil {
@@ -32,7 +32,7 @@ func (f files) in(name string, fn func(dir int, base string) error) error {
 	return fn(int(d.Fd()), filepath.Base(name))
 }
 
-// mkdir makes a directory unless it is there, durably.
+// mkdir makes a directory durably, unless it exists.
 func (f files) mkdir(name string) error {
 	return f.in(name, func(dir int, base string) error {
 		if err := f.fs.Mkdir(dir, base, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -42,8 +42,7 @@ func (f files) mkdir(name string) error {
 	})
 }
 
-// edit calls fn with a file that is open to be written, and is made when it is missing:
-// then fresh is called before.
+// edit calls fn with a file that is open for writing. If the file is missing, edit calls fresh and creates it.
 func (f files) edit(name string, fresh func(), fn func(fd int) error) error {
 	file, err := openAt(f.path, name, os.O_RDWR)
 	if err == nil {
@@ -65,8 +64,7 @@ func (f files) edit(name string, fresh func(), fn func(fd int) error) error {
 	})
 }
 
-// replace writes a whole file, durably: afterwards it has either the old content or the
-// new one, whatever happens.
+// replace writes a whole file durably: after a crash it has either the old or the new content.
 func (f files) replace(name string, content []byte) error {
 	return f.in(name, func(dir int, base string) error {
 		return vfs.Replace(f.fs, dir, base, func(w *vfs.Writer) error {
@@ -92,7 +90,7 @@ func (f files) unlink(name string) error {
 	return f.in(name, func(dir int, base string) error { return ignore(f.fs.Unlink(dir, base), fs.ErrNotExist) })
 }
 
-// aside stores bytes that do not belong where they were in a new file beside it, and returns its name.
+// aside stores bytes that do not belong to a file in a new file beside it, and returns its name.
 func (f files) aside(name string, content []byte) (kept string, err error) {
 	for i := 1; ; i++ {
 		kept = name + ".torn-" + itoa(i)

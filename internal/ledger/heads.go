@@ -14,7 +14,7 @@ import (
 // head is the end of a sandbox's chain.
 type head struct {
 	seq     int64       // of the last record
-	hash    format.Hash // of it
+	hash    format.Hash // hash of the last record
 	first   int64       // seq of the first record of the last segment
 	bytes   int64       // length of that segment
 	removed bool        // its records were removed
@@ -39,7 +39,7 @@ func (h heads) text() string {
 	return b.String()
 }
 
-// parseHeads reads the output of text, and nothing else.
+// parseHeads reads the output of text. It accepts nothing else.
 func parseHeads(text string) (heads, error) {
 	bad := fault.New(fault.Corrupt, "log/heads of the ledger is damaged")
 	f := strings.SplitAfterN(text, "\n", 5)

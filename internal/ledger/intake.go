@@ -17,8 +17,8 @@ import (
 
 // entry is a record of the intake.
 type entry struct {
-	first  int64 // its segment
-	offset int64 // where its line begins there
+	first  int64 // segment
+	offset int64 // offset of its line in the segment
 	line   []byte
 }
 
@@ -33,14 +33,14 @@ func (e entry) encode(b []byte) []byte {
 	return append(append(fmt.Appendf(b, "R %d %d ", e.first, e.offset), e.line...), '\n')
 }
 
-// commit completes a batch; lines are those of its records.
+// commit completes a batch, given the lines of its captures and records.
 func commit(lines, checkpoint []byte) []byte {
 	return fmt.Appendf(lines, "C %x %s\n", sha256.Sum256(lines), strconv.Quote(string(checkpoint)))
 }
 
-// parseIntake returns the batches that count, and the end of the last one; what follows is torn. The intake
-// is damaged if a batch that does not count is followed by another one: a batch is started only when the one
-// before is on the disk.
+// parseIntake returns the committed batches, and the end of the last one; everything after it is torn. The intake is
+// damaged if an uncommitted batch is followed by another one: a batch is only started when the previous one is on the
+// disk.
 func parseIntake(b []byte) (all []batch, end int, err error) {
 	for {
 		one, n := parseBatch(b[end:])

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// What is read of an intake is what was written: the same lines give it again.
+// FuzzIntake checks that an intake that can be read has the lines that were written.
 func FuzzIntake(f *testing.F) {
 	dir := f.TempDir()
 	l, _ := opened(f, dir, Options{})

@@ -16,8 +16,8 @@ import (
 
 const keyTitle = "coppice ledger key 1"
 
-// secrets is the file key: what signs the log, what names blobs, and the public keys up
-// to now. One file, so that a rotation is one rename.
+// secrets is the content of the file key: the signer of the log, the secret that names blobs, and all public keys so
+// far. It is one file, so that a rotation is one rename.
 //
 //	coppice ledger key 1
 //	signer PRIVATE+KEY+...
@@ -52,15 +52,15 @@ func (s *secrets) generate(origin string) (vkey string, err error) {
 	return vkey, err
 }
 
-// Derive returns 32 secret bytes for a purpose: always the same ones for a ledger, whatever keys it has
-// signed with.
+// Derive returns 32 secret bytes for a purpose. They are always the same for a ledger, also after a rotation of its
+// keys.
 func (l *Ledger) Derive(purpose string) []byte {
 	h := hmac.New(sha256.New, l.naming.blobs)
 	h.Write([]byte("coppice ledger derived key\n" + purpose))
 	return h.Sum(nil)
 }
 
-// rotated returns secrets with a new signer from a size of the log on.
+// rotated returns secrets with a new signer, which signs from a size of the log on.
 func (s *secrets) rotated(size int64) (*secrets, error) {
 	next := &secrets{blobs: s.blobs}
 	vkey, err := next.generate(s.keys.Origin())
@@ -98,8 +98,8 @@ func parseSecrets(b []byte) (*secrets, error) {
 	return s, err
 }
 
-// blob returns the salt and the name of a sandbox's blob: the same for the same content, and revealing
-// nothing about it without key or salt.
+// blob returns the salt and the name of a sandbox's blob. They are the same for the same content, and reveal nothing
+// about it without the key or the salt.
 func (s *secrets) blob(id format.Sandbox, content []byte) (salt, name format.Hash) {
 	sum := sha256.Sum256(content)
 	m := hmac.New(sha256.New, s.blobs)

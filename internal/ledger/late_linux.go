@@ -7,9 +7,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// late is what is in the intake, and not yet in the files that are read. Its appenders have been answered: it
-// is placed when no request is waiting, before it is read, and at the latest when the intake is folded.
-// Adjacent writes to the same file are merged.
+// late holds the writes of the intake that are not in the files that are read yet. Their callers have been answered.
+// They are placed when no request is waiting, before a read, and at the latest when the intake is folded. Adjacent
+// writes to the same file are merged.
 type late struct {
 	writes []*write          // in the order in which their files were first written to
 	newest map[string]*write // of each file
@@ -40,10 +40,10 @@ func (q *late) done() {
 	}
 }
 
-// has reports whether something of a file is late.
+// has reports whether a write to a file is late.
 func (q *late) has(file string) bool { return q.newest[file] != nil }
 
-// writesOf returns the writes of a plan to the files that are read. Repeating them does no harm.
+// writesOf returns the writes of a plan to the files that are read. It is harmless to repeat them.
 func (p *plan) writesOf() []write {
 	return append(p.writes[:len(p.writes):len(p.writes)], write{fileHashes, storedCount(p.before) * hashSize, p.hashes})
 }
@@ -64,7 +64,7 @@ func (l *Ledger) placeNext() error {
 	return nil
 }
 
-// placeLate places all that is late.
+// placeLate places all late writes.
 func (l *Ledger) placeLate() error {
 	for len(l.late.writes) > 0 {
 		if err := l.placeNext(); err != nil {
@@ -74,30 +74,30 @@ func (l *Ledger) placeLate() error {
 	return nil
 }
 
-// settle is placeLate for a caller that is about to read. On a full disk some of it stays late.
+// settle is placeLate for a caller that is about to read. On a full disk, some writes stay late.
 func (l *Ledger) settle() error {
 	err := ignoreNoSpace(l.placeLate())
 	l.broken = l.broken || err != nil
 	return err
 }
 
-// idle places something while no request is waiting, and reports whether there may be more to place.
+// idle places one write while no request is waiting, and reports whether there may be more to place.
 func (l *Ledger) idle() (more bool) {
 	if l.broken || len(l.late.writes) == 0 {
 		return false
 	}
 	err := l.placeNext()
 	if err != nil && !fault.Is(err, fault.NoSpace) {
-		l.broken = true // the next request reads the disk again, and the intake has everything
+		l.broken = true // the next request reads the disk again; the intake has everything
 	}
 	return err == nil
 }
 
-// mkdirSoon makes a directory unless it is there, which the next fold makes durable: until
-// then the intake has all that goes into it.
+// mkdirSoon makes a directory unless it exists. The next fold makes it durable: until then the intake has all of its
+// content.
 func (l *Ledger) mkdirSoon(name string) error {
 	return l.in(name, func(dir int, base string) error {
-		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whichever call made it
+		l.state.dirty[parent(name)], l.state.dirty[name] = true, true // whichever call created it
 		return ignore(l.fs.Mkdir(dir, base, 0o700), fs.ErrExist)
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// TestLateWrites_MatchImmediateWrites checks that late writes, in whatever order they are
-// done, give the same files as writing at once.
+// TestLateWrites_MatchImmediateWrites checks that late writes, in whatever order they are placed, produce the same
+// files as immediate writes.
 func TestLateWrites_MatchImmediateWrites(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -59,7 +59,7 @@ func TestLateWrites_MatchImmediateWrites(t *testing.T) {
 	})
 }
 
-// exitWith is the record of a command's end that names captures.
+// exitWith returns the record of the exit of a command, which names captures.
 func exitWith(id format.Sandbox, i int, names ...string) Draft {
 	d := draft(id, i)
 	exit := &format.Exit{Exec: fmt.Sprint(i)}
@@ -70,7 +70,7 @@ func exitWith(id format.Sandbox, i int, names ...string) Draft {
 	return d
 }
 
-// unplaced is a file system on which nothing can be made where it is read.
+// unplaced is a file system on which nothing can be created where records are read.
 type unplaced struct {
 	full
 }
@@ -82,9 +82,8 @@ func (u *unplaced) Mkdir(dir int, name string, mode uint32) error {
 	return u.FS.Mkdir(dir, name, mode)
 }
 
-// TestLateCapture_SharesFlushOfRecord checks that a capture is made durable by the flush of
-// the record that names it. It can be read and exported from then on, also before there is
-// space to place it, and after a crash.
+// TestLateCapture_SharesFlushOfRecord checks that a capture is made durable by the flush of the record that names it.
+// From then on it can be read and exported, also before there is space to place it, and after a crash.
 func TestLateCapture_SharesFlushOfRecord(t *testing.T) {
 	t.Parallel()
 	dir, disk := t.TempDir(), &unplaced{full{FS: vfs.OS()}}
@@ -125,7 +124,7 @@ func TestLateCapture_SharesFlushOfRecord(t *testing.T) {
 		t.Errorf("placed: %d bytes, %v", len(got), err)
 	}
 	if _, held := l.captures.get(captureFile(boxA, name)); held {
-		t.Error("it is held after it was placed")
+		t.Error("the capture is held after it was placed")
 	}
 }
 
@@ -202,15 +201,15 @@ func TestLateCapture_IsRemovedWithLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, dirBlobs, string(boxA))); !errors.Is(err, os.ErrNotExist) {
-		t.Error("captures of a ledger that was removed are there")
+		t.Error("captures of a removed ledger still exist")
 	}
 	if _, err := l.ReadBlob(boxA, name); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
 }
 
-// TestLateRecords_AreReadByOpenLedger checks that the process that has the ledger open reads
-// records that are not placed yet, and that every process can verify them.
+// TestLateRecords_AreReadByOpenLedger checks that the process that has the ledger open reads records that are not
+// placed yet, and that every process can verify them.
 func TestLateRecords_AreReadByOpenLedger(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1000})

@@ -12,33 +12,33 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Ledger is an open ledger, and can do all that a Reader can. All methods are safe for concurrent use.
+// Ledger is an open ledger, with all methods of a Reader. All methods are safe for concurrent use.
 type Ledger struct {
 	Reader
 	files
 	o    Options
 	lock *os.File
 
-	naming    *secrets   // as it was opened; the secrets that name blobs never change
-	blobs     sync.Mutex // held while a capture is taken
+	naming    *secrets   // as they were when it was opened; the secret that names blobs never changes
+	blobs     sync.Mutex // held while a capture is stored
 	captures  captures
 	asks      chan ask
 	closeOnce sync.Once
-	closing   chan struct{} // closed when nothing more is taken
-	closed    chan struct{} // closed when all is on the disk
-	closeErr  error         // good when closed is
+	closing   chan struct{} // closed when no more requests are accepted
+	closed    chan struct{} // closed when everything is on the disk
+	closeErr  error         // valid once closed is closed
 
-	// What follows is serve's alone, and load's before it.
+	// The following fields belong to serve, and before it starts to load.
 	secrets *secrets
 	state   state
-	broken  bool // a write failed half way: the disk is to be read again first
+	broken  bool // a write failed: the disk must be read again first
 	torn    bool // the intake has a torn tail, and there is no space to set it aside
 
 	late     late
-	reserved int64 // up to where the intake has room, whatever else fills the disk
+	reserved int64 // end of the space that is reserved for the intake
 }
 
-// ask is a request to serve: records to append, or anything else that needs the state.
+// ask is a request to serve: records to append, or another operation that needs the state.
 type ask struct {
 	drafts []Draft
 	do     func() error
@@ -50,9 +50,8 @@ type answer struct {
 	err     error
 }
 
-// Append appends records in order, all or none. When it returns without an error they are on the disk, and
-// stay there. After an error they may have been appended or not; ctx matters only until writing them starts.
-// Many callers share one flush.
+// Append appends records in order, all or none. When it returns without an error they are durable. After an error
+// they may or may not have been appended. ctx is ignored once writing has started. Many callers share one flush.
 func (l *Ledger) Append(ctx context.Context, drafts ...Draft) ([]format.Record, error) {
 	if len(drafts) == 0 {
 		return nil, nil
@@ -61,7 +60,7 @@ func (l *Ledger) Append(ctx context.Context, drafts ...Draft) ([]format.Record, 
 	return got.records, fault.Wrap(got.err, "append to the ledger in %s", l.path)
 }
 
-// do has fn called by serve, which owns the state.
+// do lets serve, which owns the state, call fn.
 func (l *Ledger) do(ctx context.Context, what string, fn func() error) error {
 	return fault.Wrap(l.ask(ctx, ask{do: fn}).err, "%s of the ledger in %s", what, l.path)
 }
@@ -118,7 +117,7 @@ func (l *Ledger) Close() error {
 	return fault.Wrap(l.closeErr, "close the ledger in %s", l.path)
 }
 
-// most is how many callers share one flush.
+// most is the maximum number of callers that share one flush.
 const most = 256
 
 // serve owns the state until the ledger is closed.
@@ -138,7 +137,7 @@ func (l *Ledger) serve() {
 		select {
 		case <-l.closing:
 			if !l.broken && !l.torn && l.state.intake > 0 {
-				if err := l.fold(); !fault.Is(err, fault.NoSpace) { // the intake has it all
+				if err := l.fold(); !fault.Is(err, fault.NoSpace) { // the intake has everything
 					l.closeErr = err
 				}
 			}
@@ -150,7 +149,7 @@ func (l *Ledger) serve() {
 	}
 }
 
-// writable returns an error if the intake has a torn tail: nothing is written behind it, and it is not
+// writable returns an error if the intake has a torn tail: nothing may be written behind it, and it must not be
 // discarded.
 func (l *Ledger) writable() error {
 	if !l.torn {
@@ -160,13 +159,13 @@ func (l *Ledger) writable() error {
 		WithHint("free space on the file system of %s; it then resumes automatically", l.path)
 }
 
-// unlock lets another process open the ledger. It unlocks explicitly, since a child that is just being forked
+// unlock lets another process open the ledger. It unlocks explicitly, since a child process that is being forked
 // still has the file open.
 func (l *Ledger) unlock() {
 	l.closeErr = errors.Join(l.closeErr, unix.Flock(int(l.lock.Fd()), unix.LOCK_UN), l.lock.Close())
 }
 
-// handle serves a request, together with all other records that wait.
+// handle serves a request, together with all waiting requests to append.
 func (l *Ledger) handle(a ask) {
 	group := []ask{a}
 	for a.do == nil && len(group) < most {

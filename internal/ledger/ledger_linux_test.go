@@ -47,12 +47,12 @@ func appended(t testing.TB, l *Ledger, drafts ...Draft) []format.Record {
 	return rs
 }
 
-// reader is a Reader, or a Ledger, which gives what is late as well.
+// reader is a Reader, or a Ledger, which also returns late records.
 type reader interface {
 	Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error]
 }
 
-// execs gives the ids of the commands of a sandbox's records.
+// execs returns the ids of the commands of a sandbox's records.
 func execs(t testing.TB, r reader, id format.Sandbox, f Filter) (all []string) {
 	t.Helper()
 	for rec, err := range r.Read(t.Context(), id, f) {
@@ -271,7 +271,7 @@ func TestLedgerRemove_IsRecordedAndRestVerifies(t *testing.T) {
 	verified(t, l.Reader, format.Host, 1)
 	for _, name := range []string{"sandbox", "blobs"} {
 		if _, err := os.Lstat(filepath.Join(dir, name, string(boxA))); err == nil {
-			t.Errorf("%s is there", name)
+			t.Errorf("%s still exists", name)
 		}
 	}
 	if _, err := l.Append(t.Context(), draft(boxA, 9)); !fault.Is(err, fault.NotFound) {
@@ -390,8 +390,8 @@ func TestLedger_RefusesLink(t *testing.T) {
 	}
 }
 
-// TestAfter_ReturnsNewerRecords checks that the records of all sandboxes are found from any
-// position of the log on, across segments.
+// TestAfter_ReturnsNewerRecords checks that After finds the records of all sandboxes from any position of the log on,
+// across segments.
 func TestAfter_ReturnsNewerRecords(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t, t.TempDir(), Options{SegmentBytes: 1200})

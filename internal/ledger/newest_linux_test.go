@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// numbers gives what a filter finds, by number.
+// numbers returns the numbers of the records that a filter selects.
 func numbers(t interface {
 	Context() context.Context
 	Fatal(...any)
@@ -31,7 +31,7 @@ func numbers(t interface {
 	return all
 }
 
-// aged is a ledger of n records in many segments, one a minute, every fifth of them a stop.
+// aged returns a ledger of n records in many segments, one record a minute, every fifth of them a stop.
 func aged(t *testing.T, n int) (l *Ledger, dir string, begin time.Time) {
 	t.Helper()
 	dir, begin = t.TempDir(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
@@ -90,8 +90,8 @@ func TestFilter_MatchesFullScan(t *testing.T) {
 	})
 }
 
-// TestFilter_SkipsUnneededSegments damages the segments in the middle, except for their first
-// records: a filter that does not need them does not read them.
+// TestFilter_SkipsUnneededSegments damages the segments in the middle, except for their first records: a filter that
+// does not need them must not read them.
 func TestFilter_SkipsUnneededSegments(t *testing.T) {
 	t.Parallel()
 	l, dir, begin := aged(t, 60)
@@ -154,12 +154,12 @@ func TestReads_StopOnCancel(t *testing.T) {
 		"export": func(ctx context.Context) error { return l.Export(ctx, boxA, io.Discard) },
 		"follow": func(ctx context.Context) error {
 			for rec, err := range l.Follow(ctx, boxA, none) {
-				t.Errorf("follow gives %v, %v", rec, err)
+				t.Errorf("follow yields %v, %v", rec, err)
 			}
 			return context.Cause(ctx)
 		},
 	} {
-		if n := calls(read); n > after+5 { // each caller on the way out checks once, not for each record
+		if n := calls(read); n > after+5 { // each caller up the stack checks once, not for each record
 			t.Errorf("%s: checked its context %d times, %d before it ended", name, n, after)
 		}
 	}

@@ -7,10 +7,10 @@ import (
 
 func itoa(i int) string { return strconv.Itoa(i) }
 
-// pad writes a number so that names sort as numbers do.
+// pad formats a number so that names sort as numbers do.
 func pad(n int64) string { return fmt.Sprintf("%016d", n) }
 
-// atoi reads a decimal number that is not negative; 0 for anything else.
+// atoi reads a nonnegative decimal number; 0 for anything else.
 func atoi(s string) int64 {
 	n, err := strconv.ParseUint(s, 10, 62)
 	if err != nil {

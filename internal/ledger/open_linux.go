@@ -17,10 +17,10 @@ import (
 
 // Options configures a ledger. The zero Options are valid.
 type Options struct {
-	FS           vfs.FS           // the file system that it writes through; nil: the real one
-	Now          func() time.Time // the clock; time.Now
-	SegmentBytes int64            // size of a segment; 4 MiB
-	IntakeBytes  int64            // after how much is flushed; 4 MiB
+	FS           vfs.FS           // file system for writes; nil: the real one
+	Now          func() time.Time // clock; default time.Now
+	SegmentBytes int64            // size of a segment; default 4 MiB
+	IntakeBytes  int64            // size of the intake after which it is flushed; default 4 MiB
 }
 
 func (o *Options) fill() {
@@ -40,14 +40,14 @@ func (o *Options) fill() {
 
 // Opened describes what Open found.
 type Opened struct {
-	New    bool     // there was no ledger
-	Mended int      // acknowledged records that were not yet, or may not have been, where they are read
+	New    bool     // the ledger was created
+	Mended int      // acknowledged records that were not, or may not have been, in the files that are read
 	Aside  []string // files, below the ledger's directory, with torn data that was never acknowledged
-	Torn   bool     // there is no space to set aside a torn tail of the intake: nothing can be appended until there is
+	Torn   bool     // no space to set aside a torn tail of the intake: nothing can be appended until there is
 }
 
-// Open opens the ledger in a directory, which is created if it is missing, and repairs what a crash left. One
-// process at a time has it open: another one gets Conflict. The caller closes it.
+// Open opens the ledger in a directory, which is created if it is missing, and repairs it after a crash. Only one
+// process can have it open: another one gets Conflict. The caller closes it.
 func Open(dir string, o Options) (*Ledger, Opened, error) {
 	o.fill()
 	l := &Ledger{Reader: NewReader(dir), files: files{o.FS, dir}, o: o, asks: make(chan ask), closing: make(chan struct{}),
@@ -74,8 +74,7 @@ func Open(dir string, o Options) (*Ledger, Opened, error) {
 	return l, report, nil
 }
 
-// load reads the state from the disk, and completes what is on the disk. It may be called again after a
-// failure.
+// load reads the state from the disk, and completes interrupted writes. It may be called again after a failure.
 func (l *Ledger) load() (o Opened, err error) {
 	if o.New, err = l.begin(); err != nil {
 		return o, err
@@ -121,7 +120,7 @@ func (l *Ledger) load() (o Opened, err error) {
 	l.captures.drop(func(c *capture) bool { return !c.waiting && !l.late.has(c.file()) })
 	if err := l.placeLate(); fault.Is(err, fault.NoSpace) {
 		l.broken = false
-		return o, nil // the opener frees space, and then it is placed
+		return o, nil // the caller frees space, and then the writes are placed
 	} else if err != nil {
 		return o, err
 	}
@@ -135,7 +134,7 @@ func (l *Ledger) load() (o Opened, err error) {
 		return o, nil
 	}
 	if l.state.intake > 0 || o.New {
-		// If the disk is full, the opener frees space, and then asks again.
+		// If the disk is full, the caller frees space and tries again.
 		if err := l.fold(); fault.Is(err, fault.NoSpace) && !o.New {
 			l.broken = false
 			return o, nil
@@ -148,8 +147,8 @@ func (l *Ledger) load() (o Opened, err error) {
 	return o, err
 }
 
-// setTornAside moves what is behind the last complete batch out of the intake. On a full disk it stays there,
-// which stays reports.
+// setTornAside moves the bytes after the last complete batch out of the intake. stays reports that they remain there
+// because the disk is full.
 func (l *Ledger) setTornAside(intake []byte, end int, o *Opened) (stays bool, err error) {
 	if end == len(intake) {
 		return false, nil
@@ -217,7 +216,7 @@ func (l *Ledger) begin() (fresh bool, err error) {
 	return true, l.publish()
 }
 
-// untouched: nothing was ever appended here. Else the heads were taken away.
+// untouched checks that nothing was ever appended here. Otherwise log/heads was removed.
 func (l *Ledger) untouched() error {
 	for _, name := range []string{fileIntake, fileHashes} {
 		if b, err := l.read(name); err != nil || len(b) > 0 {
@@ -232,7 +231,7 @@ func (l *Ledger) untouched() error {
 	return err
 }
 
-// treeAt reads the edge of the tree at a checkpoint, which must be that tree's.
+// treeAt reads the edge of the tree at a checkpoint, whose root must match.
 func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
 	stored, err := l.hashes()
 	if err != nil {
@@ -242,7 +241,7 @@ func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
 	return stored.tree(c)
 }
 
-// cut removes from a segment what is behind the last record that counts.
+// cut removes the bytes after the last committed record from a segment.
 func (l *Ledger) cut(name string, end int64, o *Opened) error {
 	f, err := openAt(l.path, name, os.O_RDWR)
 	if err != nil {
@@ -263,7 +262,7 @@ func (l *Ledger) cut(name string, end int64, o *Opened) error {
 	return l.fs.Truncate(int(f.Fd()), end)
 }
 
-// finish completes operations that were recorded and interrupted: a rotation, removals.
+// finish completes interrupted operations that were recorded: a rotation, and removals.
 func (l *Ledger) finish() error {
 	if err := l.replaceIfOther(fileKeys, l.secrets.keys.Encode()); err != nil {
 		return err

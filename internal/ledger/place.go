@@ -15,19 +15,19 @@ import (
 // The files of a ledger, below its directory.
 const (
 	fileKey        = "key"            // secret; see keys_linux.go
-	fileLock       = "lock"           // locked by who has it open
+	fileLock       = "lock"           // locked by the process that has the ledger open
 	dirLog         = "log"            //
 	dirSandboxes   = "sandbox"        // sandbox/ID/FIRST.jsonl, FIRST.jsonl.gz
 	dirBlobs       = "blobs"          // blobs/ID/NAME
-	fileIntake     = "log/intake"     // what was appended since the last fold
+	fileIntake     = "log/intake"     // records appended since the last fold
 	fileHashes     = "log/hashes"     // stored hashes of the tree, 32 bytes each
-	fileHeads      = "log/heads"      // where each sandbox's chain ends, at the last fold
+	fileHeads      = "log/heads"      // end of each sandbox's chain, at the last fold
 	fileCheckpoint = "log/checkpoint" // signed, of the last fold
 	fileKeys       = "log/keys"       // public
 	fileWitness    = "log/witness"    // newest checkpoint with cosignatures
 )
 
-// maxSmall is how large a file may be that is read as a whole, in bytes.
+// maxSmall is the maximum size of a file that is read as a whole, in bytes.
 const maxSmall = 64 << 20
 
 // readFile returns the content of a file; nil if it does not exist.
@@ -68,12 +68,12 @@ const (
 	archiveEnd = ".jsonl.gz"
 )
 
-// segment is the file of a sandbox's records from the one numbered first on.
+// segment returns the file of a sandbox's records from the one numbered first on.
 func segment(id format.Sandbox, first int64) string {
 	return dirSandboxes + "/" + string(id) + "/" + pad(first) + plainEnd
 }
 
-// firstOf reads the number out of the name of a segment; 0 for a name of another kind.
+// firstOf returns the number in the name of a segment; 0 for any other name.
 func firstOf(name string) int64 {
 	digits, ok := strings.CutSuffix(name, plainEnd)
 	if !ok {

@@ -26,18 +26,18 @@ func NewReader(dir string) Reader { return Reader{dir} }
 
 // Filter selects records. The zero Filter selects all.
 type Filter struct {
-	From  int64         // none with a smaller seq
-	Since time.Time     // none that is older, by a clock that was not set back
-	Kinds []format.Kind // of these alone; none is all
-	Limit int           // so many at most; 0 is all
+	From  int64         // smallest seq
+	Since time.Time     // time of the oldest record, by a clock that was not set back
+	Kinds []format.Kind // only these kinds; empty: all
+	Limit int           // maximum number of records; 0: all
 }
 
 func (f *Filter) wants(r *format.Record) bool {
 	return r.Seq >= f.From && !r.Time.Before(f.Since) && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, r.Kind()))
 }
 
-// Newest returns the newest n records of a sandbox that a filter selects, oldest first. It reads from the end
-// backwards, no further than it must except for the rest of a segment. It ignores the Limit of the filter.
+// Newest returns the newest n records of a sandbox that a filter selects, oldest first. It reads backwards from the
+// end, no further than necessary except for the rest of a segment. It ignores the Limit of the filter.
 func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) ([]*format.Record, error) {
 	if !id.Valid() {
 		return nil, fault.New(fault.Invalid, "invalid sandbox %.80q", string(id))
@@ -75,7 +75,7 @@ func (r Reader) Newest(ctx context.Context, id format.Sandbox, f Filter, n int) 
 	return found, nil
 }
 
-// firstWanted returns the number of the record from which on those that a filter selects are searched.
+// firstWanted returns the number of the record from which on a filter must be applied.
 func (r Reader) firstWanted(ctx context.Context, id format.Sandbox, f Filter) (int64, error) {
 	if f.Since.IsZero() {
 		return f.From, nil
@@ -93,9 +93,9 @@ func (r Reader) firstWanted(ctx context.Context, id format.Sandbox, f Filter) (i
 	return max(f.From, first), err
 }
 
-// firstSince returns the first record of the segment in which the records of a sandbox that are not older
-// than a time begin, by the times of the segments' first records. If the clock was set back, some that were
-// recorded before that are missed.
+// firstSince returns the first record of the segment that has the oldest record of a sandbox not older than a time,
+// judging by the times of the segments' first records. If the clock was set back, it may miss records from before
+// that.
 func (r Reader) firstSince(
 	ctx context.Context, id format.Sandbox, all []int64, since time.Time,
 ) (first int64, err error) {
@@ -115,17 +115,16 @@ func (r Reader) firstSince(
 	return all[max(0, i-1)], err
 }
 
-// Read yields the records of a sandbox, oldest first, as they are on the disk now. It verifies only that each
-// can be read and follows the one before by number. After an error, as when ctx is canceled, it stops.
+// Read yields the records of a sandbox, oldest first, as they are on the disk now. It verifies only that each can be
+// read and has the next number. It stops after an error, also of ctx.
 func (r Reader) Read(ctx context.Context, id format.Sandbox, f Filter) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		r.each(ctx, id, f, func() bool { return false }, yield)
 	}
 }
 
-// After yields the records of all sandboxes at the positions of the log from leaf on, one sandbox after the
-// other, those of each in order. If there are none, it reads only the ends of chains. After an error it
-// stops.
+// After yields the records of all sandboxes at the positions of the log from leaf on, one sandbox after the other, in
+// order within each. If there are none, it reads only the ends of chains. It stops after an error.
 func (r Reader) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record, error] {
 	return func(yield func(*format.Record, error) bool) {
 		names, err := os.ReadDir(filepath.Join(r.root, dirSandboxes))
@@ -155,7 +154,7 @@ func (r Reader) After(ctx context.Context, leaf int64) iter.Seq2[*format.Record,
 	}
 }
 
-// segmentAt returns the first record of the segment in which the records of a sandbox from a leaf on begin.
+// segmentAt returns the first record of the segment that has the first record of a sandbox at or after a leaf.
 func (r Reader) segmentAt(ctx context.Context, id format.Sandbox, leaf int64) (first int64, err error) {
 	all, err := segments(r.root, id)
 	if err != nil {
@@ -195,7 +194,7 @@ func (r Reader) Follow(ctx context.Context, id format.Sandbox, f Filter) iter.Se
 	}
 }
 
-// each yields records; at the end of the present ones it continues if wait returns true.
+// each yields records. At the end of the present ones it continues if wait returns true.
 func (r Reader) each(
 	ctx context.Context, id format.Sandbox, f Filter, wait func() bool, yield func(*format.Record, error) bool,
 ) {

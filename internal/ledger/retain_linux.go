@@ -17,9 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Archive compresses the segments of a sandbox whose records are all older than before, except the last
-// segment, which is appended to. They can still be read and verified. It returns how many records it
-// compressed, which it also records, with the name of the sandbox.
+// Archive compresses the segments of a sandbox whose records are all older than before, except the last segment,
+// which is still appended to. They can still be read and verified. It returns the number of records that it
+// compressed, and records that under the name of the sandbox.
 func (l *Ledger) Archive(
 	ctx context.Context, id format.Sandbox, name string, before time.Time,
 ) (records int64, err error) {
@@ -86,7 +86,7 @@ func (l *Ledger) archivable(id format.Sandbox, h head, before time.Time) (old []
 	return old, next, nil
 }
 
-// compress writes a segment's archive, which then has all that the segment has.
+// compress writes a segment's archive, which has all records of the segment.
 func (l *Ledger) compress(name string) error {
 	plain, err := l.read(name)
 	if err != nil {
@@ -106,8 +106,8 @@ func (l *Ledger) compress(name string) error {
 	return l.replace(strings.TrimSuffix(name, plainEnd)+archiveEnd, b.Bytes())
 }
 
-// Remove removes all records and blobs of a sandbox, and records that among those of format.Host. The leaves
-// of the log stay, so everything else still verifies. Nothing can be appended for the sandbox afterwards.
+// Remove removes all records and blobs of a sandbox, and records that among those of format.Host. The leaves of the
+// log stay, so everything else can still be verified. Nothing can be appended for the sandbox afterwards.
 func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
 	return l.do(ctx, "remove the records of a sandbox", func() error {
 		h, ok := l.state.heads[id]

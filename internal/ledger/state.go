@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// Draft is a record that is to be appended. Its text is redacted: see format.Record.
+// Draft is a record to append. Its text is redacted: see format.Record.
 type Draft struct {
 	Sandbox  format.Sandbox
 	Name     string // the name of the sandbox
@@ -18,7 +18,7 @@ type Draft struct {
 	Body     format.Body
 }
 
-// state is the ends of the log and of the chains.
+// state is the state at the end of the log and of the chains.
 type state struct {
 	tree   format.Tree
 	heads  map[format.Sandbox]head
@@ -26,14 +26,14 @@ type state struct {
 	dirty  map[string]bool // files that a fold flushes
 }
 
-// write is bytes that go to one place of a file.
+// write is a write of bytes at one offset of a file.
 type write struct {
 	file   string
 	offset int64
 	bytes  []byte
 }
 
-// plan is the effects of an append, decided before any of it is done.
+// plan holds the effects of an append, which are decided before any of them is carried out.
 type plan struct {
 	tree    format.Tree
 	heads   map[format.Sandbox]head // those that change
@@ -41,7 +41,7 @@ type plan struct {
 	writes  []write                 // for the segments, and captures
 	hashes  []byte                  // for the stored hashes
 	before  int64                   // leaves before
-	segment int64                   // most bytes of a segment
+	segment int64                   // maximum bytes of a segment
 	removed []format.Sandbox        // the sandboxes whose records are removed
 }
 
@@ -114,7 +114,7 @@ func (p *plan) withCaptures(all []*capture) (lines []byte) {
 	return append(lines, p.lines...)
 }
 
-// took makes the state that of the plan.
+// took updates the state with an executed plan.
 func (s *state) took(p *plan) {
 	maps.Copy(s.heads, p.heads)
 	for _, id := range p.removed {

@@ -12,7 +12,7 @@ import (
 
 const hashSize = int64(len(format.Hash{}))
 
-// storedCount is how many hashes are stored for n leaves.
+// storedCount returns the number of hashes that are stored for n leaves.
 func storedCount(n int64) int64 { return tlog.StoredHashCount(n) }
 
 func parent(name string) string { return filepath.Dir(name) }

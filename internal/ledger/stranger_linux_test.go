@@ -29,7 +29,7 @@ const (
 	other format.Sandbox = "ba9876543210"
 )
 
-// made is a bundle, and the first key of its log.
+// made returns a bundle, and the first key of its log.
 func made(t testing.TB, records int) (bundle []byte, key string) {
 	t.Helper()
 	ctx := context.Background()
@@ -83,10 +83,10 @@ func ours(b []byte, key string) error {
 // both fails unless both verifiers refuse a bundle.
 func both(t interface{ Errorf(string, ...any) }, b []byte, key, what string) {
 	if _, err := stranger(b, key); err == nil {
-		t.Errorf("the stranger did not find: %s", what)
+		t.Errorf("the second verifier did not find: %s", what)
 	}
 	if ours(b, key) == nil {
-		t.Errorf("ours did not find: %s", what)
+		t.Errorf("Coppice's verifier did not find: %s", what)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestSecondVerifier_SharesNoCode(t *testing.T) {
 		}
 		known[path.Base(name)] = true
 	}
-	for _, id := range f.Unresolved { // of an import, predeclared, or of another file
+	for _, id := range f.Unresolved { // from an import, predeclared, or from another file
 		if !known[id.Name] && types.Universe.Lookup(id.Name) == nil {
 			t.Errorf("uses %s of another file", id.Name)
 		}
@@ -144,9 +144,9 @@ func TestBundle_DetectsAnyChangedByte(t *testing.T) {
 	})
 }
 
-// forge gives a bundle with other records, whose manifest is made to fit and signed by
-// a key of the forger's: all that somebody without the log's key can do.
-func forge(t *rapid.T, b []byte, change func(lines []string) []string, reseal bool) []byte {
+// forge returns a bundle with other records, whose manifest is made to fit and is signed by a key of the forger: all
+// that an attacker without the log's key can do.
+func forge(t *rapid.T, b []byte, change func(lines []string) []string, rekey bool) []byte {
 	manifest, rest, err := untar(b, "manifest", -1)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func forge(t *rapid.T, b []byte, change func(lines []string) []string, reseal bo
 		}
 	}
 	signed := []byte(m.Text() + "\n" + sig)
-	if reseal {
+	if rekey {
 		skey, vkey, err := note.GenerateKey(nil, m.Origin)
 		if err != nil {
 			t.Fatal(err)
@@ -209,7 +209,7 @@ func TestBundle_DetectsTampering(t *testing.T) {
 	b, key := made(t, 12)
 	rapid.Check(t, func(t *rapid.T) {
 		how := rapid.SampledFrom([]string{"drop", "double", "swap", "rewrite", "truncate", "none"}).Draw(t, "how")
-		reseal := how == "none" || rapid.Bool().Draw(t, "reseal")
+		rekey := how == "none" || rapid.Bool().Draw(t, "reseal")
 		forged := forge(t, b, func(lines []string) []string {
 			i := rapid.IntRange(0, len(lines)-1).Draw(t, "i")
 			j := rapid.IntRange(0, len(lines)-2).Draw(t, "j")
@@ -229,12 +229,12 @@ func TestBundle_DetectsTampering(t *testing.T) {
 				return rechain(t, lines, i, rapid.Bool().Draw(t, "drop it"))
 			}
 			return lines
-		}, reseal)
+		}, rekey)
 		both(t, forged, key, how)
 	})
 }
 
-// rechain changes a record, or drops it, and makes all later ones fit.
+// rechain changes or drops a record, and makes all later ones fit.
 func rechain(t *rapid.T, lines []string, i int, drop bool) []string {
 	var out []string
 	prev := format.Hash{}
@@ -260,7 +260,7 @@ func rechain(t *rapid.T, lines []string, i int, drop bool) []string {
 	return out
 }
 
-// TestBundle_GoldenFileVerifies matters because a bundle, once exported, must verify for ever.
+// TestBundle_GoldenFileVerifies matters because an exported bundle must be verifiable for ever.
 func TestBundle_GoldenFileVerifies(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join("testdata", "bundle.tar")
@@ -286,15 +286,15 @@ func TestBundle_GoldenFileVerifies(t *testing.T) {
 	}
 	key := strings.TrimSpace(string(k))
 	if n, err := stranger(b, key); err != nil || n != 9 {
-		t.Errorf("the stranger: %d, %v", n, err)
+		t.Errorf("second verifier: %d, %v", n, err)
 	}
 	if err := ours(b, key); err != nil {
-		t.Errorf("ours: %v", err)
+		t.Errorf("Coppice's verifier: %v", err)
 	}
 }
 
-// FuzzSecondVerifierAgrees checks that the verifier of Coppice accepts whatever the second,
-// independent verifier accepts.
+// FuzzSecondVerifierAgrees checks that the verifier of Coppice accepts whatever the second, independent verifier
+// accepts.
 func FuzzSecondVerifierAgrees(f *testing.F) {
 	b, key := made(f, 3)
 	f.Add(b)
@@ -302,7 +302,7 @@ func FuzzSecondVerifierAgrees(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, theirs := stranger(b, key)
 		if own := ours(b, key); (own == nil) != (theirs == nil) && theirs == nil {
-			t.Errorf("the stranger takes what we refuse: %v", own)
+			t.Errorf("the second verifier accepts what Coppice's refuses: %v", own)
 		}
 	})
 }

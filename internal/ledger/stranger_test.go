@@ -1,13 +1,11 @@
 package ledger_test
 
-// This file is a second verifier of bundles, which shares no code with Coppice's own: it uses
-// nothing but the standard library, and each rule that it applies is one of docs/LEDGER.md. It
-// was written with knowledge of the other one, so it is no proof that somebody who has the page
-// alone would read it so. The tests compare what both find.
+// This file is a second verifier of bundles, which shares no code with Coppice's own: it uses only the standard
+// library, and each rule that it applies is in docs/LEDGER.md. Its author knew the other verifier, so it does not
+// prove that a reader who only has the page would understand it the same way. The tests compare the results of both.
 //
-// It verifies the archive, signatures, sums, names of captures, the chain and the root. It
-// leaves out what is not needed for that: the fields of a record besides those of the
-// chain, growth from an older checkpoint, and witnesses.
+// It verifies the archive, signatures, sums, names of captures, the chain and the root. It leaves out what is not
+// needed for that: the fields of a record besides those of the chain, growth from an older checkpoint, and witnesses.
 
 import (
 	"bytes"
@@ -32,8 +30,7 @@ func no(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errBundle, fmt.Sprintf(format, args...))
 }
 
-// stranger verifies a bundle whose log's first key it was told. It gives the number of
-// records.
+// stranger verifies a bundle, given the first key of its log. It returns the number of records.
 func stranger(bundle []byte, trusted string) (int, error) {
 	manifest, rest, err := untar(bundle, "manifest", -1)
 	if err != nil {
@@ -128,7 +125,7 @@ func field(s, prefix string) (int64, bool) {
 	return n, ok && err == nil && n >= 0 && strconv.FormatInt(n, 10) == s
 }
 
-// untar takes the next file, which must have this name, and this size unless it is -1.
+// untar returns the next file, which must have this name, and this size unless it is -1.
 func untar(b []byte, name string, size int64) (content, rest []byte, err error) {
 	if len(b) < 512 {
 		return nil, nil, no("%s is cut off", name)
@@ -156,7 +153,7 @@ func untar(b []byte, name string, size int64) (content, rest []byte, err error) 
 	return b[512 : 512+size], b[end:], nil
 }
 
-// key signs from a size of the log on, and up to where the next one does.
+// key is a key of the log. It signs from a size of the log on, and up to where the next key does.
 type key struct {
 	name string
 	pub  []byte
@@ -184,7 +181,7 @@ func verifier(text string) (k key, err error) {
 	return k, nil
 }
 
-// note opens a note with one signature, which is the key's.
+// note checks a note with one signature, which must be the key's.
 func (k key) note(b []byte) error {
 	text, sig, ok := strings.Cut(string(b), "\n\n")
 	prefix := "— " + k.name + " "
@@ -226,7 +223,7 @@ func chain(b []byte, origin, trusted string) (keyring, error) {
 	return all, nil
 }
 
-// signed: one of the keys that may sign at a size did.
+// signed checks that one of the keys that may sign at a size did.
 func (r keyring) signed(b []byte, size int64) error {
 	for i, k := range r {
 		if k.from <= size && (i+1 == len(r) || size <= r[i+1].from) && k.note(b) == nil {
@@ -241,7 +238,7 @@ type leaf struct {
 	hash hash
 }
 
-// follow goes along the chain of records.
+// follow checks the chain of records.
 func follow(b []byte, sandbox string, blobs map[string]bool) (leaves []leaf, last string, err error) {
 	last = strings.Repeat("0", 64)
 	for len(b) > 0 {
@@ -278,7 +275,7 @@ func follow(b []byte, sandbox string, blobs map[string]bool) (leaves []leaf, las
 	return leaves, last, nil
 }
 
-// tree is what is left of the leaves and the proof.
+// tree holds the leaves and the part of the proof that are not used yet.
 type tree struct {
 	leaves []leaf
 	proof  []byte

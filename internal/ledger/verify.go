@@ -15,15 +15,15 @@ import (
 
 // Proven is the result of Verify.
 type Proven struct {
-	Records int64             // of the sandbox, all of which fit
-	Log     format.Checkpoint // the log that they are in
-	Grown   bool              // from the old checkpoint that was given
+	Records int64             // number of records of the sandbox, all verified
+	Log     format.Checkpoint // log that contains them
+	Grown   bool              // the log grew from the given old checkpoint
 }
 
-// Verify checks all records of a sandbox: that they are those that were appended, all of them, in order, and
-// that the log has them. With an old checkpoint, it also checks that the log only grew since; with keys, that
-// the log's keys follow from one of them. An error of kind Corrupt says what does not fit; if that is a
-// record, its cause is a format.Misfit for the first such record. Records may be appended meanwhile.
+// Verify checks that the records of a sandbox are exactly those that were appended, in order, and that the log has
+// them. With an old checkpoint, it also checks that the log only grew since; with keys, that the log's keys follow
+// from one of them. An error of kind Corrupt describes what is invalid; if that is a record, its cause is a
+// format.Misfit for the first such record. Records may be appended meanwhile.
 func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string, old []byte) (*Proven, error) {
 	if !id.Valid() {
 		return nil, fault.New(fault.Invalid, "invalid sandbox %.80q", string(id))
@@ -35,8 +35,8 @@ func (r Reader) Verify(ctx context.Context, id format.Sandbox, trusted []string,
 	return r.verify(ctx, id, v, old)
 }
 
-// VerifyEach is Verify for many sandboxes, and reads what is signed once for all of them. It calls fn with
-// each result, until fn returns an error, which it returns.
+// VerifyEach is Verify for many sandboxes. It reads the signed files only once. It calls fn with each result, until
+// fn returns an error, which it returns.
 func (r Reader) VerifyEach(
 	ctx context.Context, ids []format.Sandbox, fn func(format.Sandbox, *Proven, error) error,
 ) error {
@@ -72,17 +72,17 @@ func (r Reader) verify(ctx context.Context, id format.Sandbox, v view, old []byt
 	return p, nil
 }
 
-// view is the state of a ledger according to its signatures.
+// view is the signed state of a ledger.
 type view struct {
 	keys    format.Keys
-	flushed format.Checkpoint // whose hashes are all stored
-	now     format.Checkpoint // with what is in the intake alone
+	flushed format.Checkpoint // its hashes are all stored
+	now     format.Checkpoint // including the records that only the intake has
 	heads   map[format.Sandbox]head
 	lines   map[int64][]byte // of the intake, by leaf, from flushed on
 }
 
-// view reads the intake, and then what was flushed: if a fold happens in between, the intake is the older
-// one, and parts of it are ignored.
+// view reads the intake, and then the flushed state: if a fold happens in between, the intake is the older one, and
+// parts of it are ignored.
 func (r Reader) view(trusted []string) (v view, err error) {
 	for range 4 {
 		if v, err = r.viewOnce(trusted); err == nil {
@@ -176,7 +176,8 @@ func (r Reader) fits(ctx context.Context, id format.Sandbox, v view) error {
 	return r.nothingBehind(w)
 }
 
-// nothingBehind returns an error unless what follows was appended since the view, and so is in a newer one.
+// nothingBehind returns an error unless all further records were appended after the view was read, so that a newer
+// view has them.
 func (r Reader) nothingBehind(w *walk) error {
 	line, err := w.lines.next()
 	for len(w.taken) > 0 && err == nil && bytes.Equal(line, w.taken[0]) {
@@ -199,13 +200,13 @@ func (r Reader) nothingBehind(w *walk) error {
 	return nil
 }
 
-// walk goes through the records of a sandbox.
+// walk iterates over the records of a sandbox.
 type walk struct {
 	ctx    context.Context
 	view   view
 	lines  *cursor
 	ahead  *format.Ahead // of lines
-	read   int64         // how many of lines
+	read   int64         // number of lines read
 	hashes *stored
 	end    head
 	chain  *format.Chain
@@ -255,8 +256,8 @@ func (w *walk) at(leaf int64) (format.Hash, error) {
 	return w.hashes.at(tlog.StoredHashIndex(0, leaf))
 }
 
-// line returns the line of a record. From the first end of the segments on, it takes lines from the intake,
-// since the segments may grow meanwhile.
+// line returns the line of a record. After it first reached the end of the segments, it only takes lines from the
+// intake, since the segments may grow meanwhile.
 func (w *walk) line(seq int64) (format.Parsed, error) {
 	if len(w.taken) == 0 {
 		if line, err := w.ahead.Next(); !errors.Is(err, io.EOF) {
@@ -283,7 +284,7 @@ func (w *walk) stored() ([]byte, error) {
 	return line, err
 }
 
-// pending returns a record that is in the intake, and not yet in the files that are read.
+// pending returns the line of a record that only the intake has.
 func (w *walk) pending(seq int64) ([]byte, error) {
 	for leaf := max(w.chain.Leaf+1, w.view.flushed.Size); leaf < w.view.now.Size; leaf++ {
 		r, err := format.Parse(w.view.lines[leaf])
@@ -294,7 +295,7 @@ func (w *walk) pending(seq int64) ([]byte, error) {
 	return nil, fault.New(fault.Corrupt, "missing")
 }
 
-// grew: the log grew from an old checkpoint.
+// grew checks that the log grew from an old checkpoint.
 func (r Reader) grew(v view, old []byte) error {
 	c, err := v.keys.Checkpoint(old)
 	if err != nil {

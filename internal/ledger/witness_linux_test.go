@@ -80,8 +80,8 @@ func keysOf(t *testing.T, l *Ledger) format.Keys {
 	return keys
 }
 
-// TestGrowth_RefusesRewrittenLog checks that a ledger that was reset to an earlier state, or
-// created again with its key, does not prove growth from a checkpoint that another host holds.
+// TestGrowth_RefusesRewrittenLog checks that a ledger that was reset to an earlier state, or created again with its
+// key, does not prove growth from a checkpoint that another host holds.
 func TestGrowth_RefusesRewrittenLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

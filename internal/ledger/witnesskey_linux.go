@@ -18,7 +18,7 @@ import (
 //	seed HEX           of the Ed25519 key
 const witnessTitle = "coppice witness key 1"
 
-// Key returns the verifier key; "" if there is none, because nothing was cosigned yet.
+// Key returns the verifier key; "" if there is none yet, because nothing was cosigned.
 func (w *Witness) Key() (string, error) {
 	name, key, err := w.signer()
 	if err != nil || key == nil {
@@ -27,7 +27,7 @@ func (w *Witness) Key() (string, error) {
 	return format.WitnessKey(name, key.Public().(ed25519.PublicKey)), nil
 }
 
-// signer reads the name and the key; empty if the file does not exist.
+// signer reads the name and the key; they are empty if the file does not exist.
 func (w *Witness) signer() (name string, key ed25519.PrivateKey, err error) {
 	text, err := w.read(fileWitnessKey)
 	if err != nil || text == nil {

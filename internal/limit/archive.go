@@ -1,21 +1,20 @@
 package limit
 
-// Bounds on archives: those that a user imports, those that are unpacked inside a sandbox,
-// and layers that come with a proposal.
+// Bounds on archives: those that a user imports, those that are unpacked inside a sandbox, and layers in a proposal.
 const (
 	ArchiveName    = 4095       // PATH_MAX without its NUL; the depth of a name is at most half of it
-	ArchiveKept    = 128 << 20  // 500,000 directories with plain names
+	ArchiveKept    = 128 << 20  // bytes of state; enough for 500,000 directories with plain names
 	ArchiveReports = 10_000     // lines
-	ArchiveEntries = 20_000_000 // of an archive that a sandbox begins with
+	ArchiveEntries = 20_000_000 // of an archive that becomes a sandbox's base
 	ArchiveBytes   = 256 << 30
 	ArchiveRatio   = 200
 	ArchiveWindow  = 512 << 20
 
-	UnpackEntries = 5_000_000 // of an archive that is unpacked inside a sandbox
+	UnpackEntries = 5_000_000 // of an archive unpacked inside a sandbox
 	UnpackReports = 1000
 	UnpackWindow  = 128 << 20
 
-	LayerBytes = 64 << 30 // of a layer that came with a proposal
+	LayerBytes = 64 << 30 // of a layer in a proposal
 )
 
 // archives returns the bounds on archives and images from outside.

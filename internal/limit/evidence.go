@@ -2,51 +2,49 @@ package limit
 
 import "time"
 
-// The bounds on records. What a sandbox causes without its owner has a budget for each class of
-// evidence: an exhausted budget refills evenly within EvidenceRefill.
+// The bounds on records. The records that a sandbox causes without its owner have a budget for each class of evidence.
+// An exhausted budget refills evenly within EvidenceRefill.
 const (
-	// EvidenceRefill is how long an exhausted budget takes to refill. So a sandbox adds at
-	// most five times a budget on its first day, and four times on each other day.
+	// EvidenceRefill is the time in which an exhausted budget refills. So a sandbox adds at most five times a budget on
+	// its first day, and four times on each further day.
 	EvidenceRefill = evidenceHours * time.Hour
 	evidenceHours  = 6
-	// EvidenceDecoys, EvidenceRefusals and EvidenceDenials are the budgets, in bytes, of records
-	// that show an attack: decoys that were opened, system calls that were refused, and what
-	// the gate denied.
+	// EvidenceDecoys, EvidenceRefusals and EvidenceDenials are the budgets, in bytes, of records that indicate an
+	// attack: opened decoys, refused system calls, and denials of the gate.
 	EvidenceDecoys   = 1 << 20
 	EvidenceRefusals = 4 << 20
 	EvidenceDenials  = 8 << 20
-	// EvidenceNetwork is that of all other records of the gate.
+	// EvidenceNetwork is the budget of all other records of the gate.
 	EvidenceNetwork = 16 << 20
-	// EvidencePrograms is that of records of programs, and EvidenceLists that of the lists
-	// of programs that one record sums up.
+	// EvidencePrograms is the budget of records of programs, and EvidenceLists that of the complete lists that such
+	// records summarize.
 	EvidencePrograms = 16 << 20
 	EvidenceLists    = 32 << 20
-	// InsideChanges is how many snapshots, rewinds and tags may be requested inside, and
-	// AutoSnapshots how many automatic snapshots may be taken, within EvidenceRefill.
+	// InsideChanges is the maximum number of snapshots, rewinds and tags requested inside within EvidenceRefill, and
+	// AutoSnapshots that of automatic snapshots.
 	InsideChanges = 1000
 	AutoSnapshots = 10_000
-	// LostInterval is the time between lost records of the network, and ProgramsInterval
-	// the time between records of programs, once some were left out.
+	// LostInterval is the time between records of lost network events, and ProgramsInterval the time between records of
+	// programs, once some were omitted.
 	LostInterval     = lostSeconds * time.Second
 	lostSeconds      = 60
 	ProgramsInterval = programSeconds * time.Second
 	programSeconds   = 10
 
-	// RecordText is how many bytes a record has of one text from outside, RecordArgs of all
-	// the arguments of a command, RecordNames of names (of variables, of candidates), and
-	// RecordPaths of the paths that a command changed.
+	// RecordText is the maximum size in a record of a text from outside, in bytes, RecordArgs of all arguments of a
+	// command, RecordNames of names (of variables, of candidates), and RecordPaths of the paths that a command changed.
 	RecordText  = 4 << 10
 	RecordArgs  = 64 << 10
 	RecordNames = 16 << 10
 	RecordPaths = 64 << 10
-	// RecordChanges is how many of these paths a record names.
+	// RecordChanges is the maximum number of changed paths in a record.
 	RecordChanges = 256
-	// RecordIDs is how many snapshots one record names.
+	// RecordIDs is the maximum number of snapshots in a record.
 	RecordIDs = 4096
-	// RecordsUnsaid is how many records are queued until the ledger can be written again.
+	// RecordsUnsaid is the maximum number of records queued until the ledger can be written again.
 	RecordsUnsaid = 4096
-	// ProgramGroups is how many records the programs of an interval become, and
-	// ProgramsHeld about how many bytes of them are held before the interval ends early.
+	// ProgramGroups is the maximum number of records for the programs of an interval, and ProgramsHeld roughly the size
+	// at which the interval ends early, in bytes.
 	ProgramGroups = 64
 	ProgramsHeld  = 4 << 20
 )

@@ -1,85 +1,78 @@
 package limit
 
-// The bounds on what a gate holds of one sandbox: connections, datagrams, names and
-// events. All of them are of one gate, unless they say otherwise.
+// The bounds on what a gate holds of one sandbox: connections, datagrams, names and events. They are per gate unless
+// noted otherwise.
 const (
-	// GateConns is how many TCP connections there may be, GateOpening how many of these
-	// may not be established yet, and GateInspected how many may have their requests
-	// inspected: each of those may hold hundreds of times as much memory as another.
+	// GateConns is the maximum number of TCP connections, GateOpening of those in the handshake, and GateInspected of
+	// those whose requests are inspected: each of these may hold hundreds of times as much memory as another.
 	GateConns     = 512
 	GateOpening   = 128
 	GateInspected = 128
-	// GateFlows is how many flows of datagrams there may be.
+	// GateFlows is the maximum number of UDP flows.
 	GateFlows = 128
-	// GateDials is how many connections and flows are dialled in a second; twice as many
-	// in a burst: the host has few ports.
+	// GateDials is the maximum number of connections and flows dialled per second, with bursts of twice as many: the
+	// host has few ports.
 	GateDials = 200
-	// GateIdleSeconds and GateDatagramIdleSeconds are the idle times of a connection, and of
-	// a flow of datagrams.
+	// GateIdleSeconds and GateDatagramIdleSeconds are the idle timeouts of a connection and of a UDP flow.
 	GateIdleSeconds         = 3600
 	GateDatagramIdleSeconds = 60
-	// GateDialSeconds is the time to dial a host, and GateHelloSeconds that for a ClientHello,
-	// a handshake, or the head of a request that has begun.
+	// GateDialSeconds is the timeout for dialling a host, and GateHelloSeconds for a ClientHello, a handshake, or the
+	// rest of a request's head.
 	GateDialSeconds  = 15
 	GateHelloSeconds = 15
 
-	// GateAskSeconds is how long a destination waits for a decision. It ends before resolvers
-	// give up or retry, at multiples of 30 s: a query repeated just as its question ends
-	// would begin another question, whose answer would come too late.
+	// GateAskSeconds is the timeout of a pending request. It ends before resolvers give up or retry, at multiples of 30
+	// s: a query repeated just as its request ends would start another request, whose answer would come too late.
 	GateAskSeconds = 55
-	// GateQuestions is how many destinations wait for a decision, and GateWaiting how many queries
-	// and connections wait for them; less than GateOpening.
+	// GateQuestions is the maximum number of pending requests, and GateWaiting that of the queries and connections that
+	// wait for them; less than GateOpening.
 	GateQuestions = 16
 	GateWaiting   = 64
 
-	// FlowBuffer is what a connection buffers each way: the first FlowBuffers have what a
+	// FlowBuffer is the buffer size of a connection in each direction: the first FlowBuffers connections have what a
 	// fast link needs, others FlowSmallBuffer.
 	FlowBuffer      = 2 << 20
 	FlowBuffers     = 16
 	FlowSmallBuffer = 128 << 10
-	// Datagram is the longest datagram.
+	// Datagram is the maximum size of a datagram.
 	Datagram = 64 << 10
-	// LinkWaiting is how many bytes are queued for the sandbox, with the stack's overhead.
-	// LinkQueue is how many a socket of a link may queue, if the kernel allows it.
+	// LinkWaiting is the maximum size of packets queued for the sandbox, including the stack's overhead. LinkQueue is
+	// the queue limit of a link's socket, if the kernel allows it.
 	LinkWaiting = 4 << 20
 	LinkQueue   = 4 << 20
 
-	// DNSQuery is the longest query: one name and an OPT. More would only serve
-	// as a tunnel. DNSDatagram is the longest answer in a datagram, whatever the query says it
-	// could take (DNS flag day 2020), and DNSAnswers how many addresses one has.
+	// DNSQuery is the maximum size of a query: one name and an OPT record. A longer one would only serve as a tunnel.
+	// DNSDatagram is the maximum size of a reply in a datagram, whatever the query allows (DNS flag day 2020), and
+	// DNSAnswers the maximum number of its addresses.
 	DNSQuery    = 512
 	DNSDatagram = 1232
 	DNSAnswers  = 32
-	// DNSQueries is how many queries are answered at a time, and DNSStream how many come
-	// over one TCP connection.
+	// DNSQueries is the maximum number of concurrent queries, and DNSStream that of queries over one TCP connection.
 	DNSQueries = 64
 	DNSStream  = 100
-	// DNSLookups is how many names are resolved in a second after the first DNSLookupBurst,
-	// since names can carry data. Each takes at most DNSLookupSeconds.
+	// DNSLookups is the maximum number of lookups per second after the first DNSLookupBurst, since names can carry
+	// data. The timeout of each is DNSLookupSeconds.
 	DNSLookups       = 20
 	DNSLookupBurst   = 200
 	DNSLookupSeconds = 10
 
-	// Pins is how many pairs of a name and an address are remembered, PinAddrs how many
-	// addresses of a name, and PinNames how many names of an address: the policy is asked
-	// about each of those at each connection.
+	// Pins is the maximum number of remembered pairs of name and address, PinAddrs that of the addresses of a name, and
+	// PinNames that of the names of an address: each connection requires a decision about each of those.
 	Pins     = 16384
 	PinAddrs = 64
 	PinNames = 256
 
-	// HelloBytes is the longest ClientHello. With post-quantum keys they have less than
-	// 2 KiB; 16 leaves room for tickets. HelloWire is how much may come until it is whole:
-	// a client may use a record for each few bytes, but not one for each byte of a long one.
+	// HelloBytes is the maximum size of a ClientHello. With post-quantum keys they have less than 2 KiB; 16 KiB leaves
+	// room for tickets. HelloWire is the maximum size on the wire until it is complete: a client may use a record for
+	// every few bytes, but not one for each byte of a long ClientHello.
 	HelloBytes = 16 << 10
 	HelloWire  = 4 * HelloBytes
 
-	// JournalEvents is how many events wait to be reported, and JournalDenials how many
-	// denials are counted at a time.
+	// JournalEvents is the maximum number of queued events, and JournalDenials that of the denials counted at a time.
 	JournalEvents  = 1024
 	JournalDenials = 512
-	// EventText is how many bytes an event has of a method, a path, or an invalid name, before
-	// unprintable characters are escaped: the longest name as text, without its last
-	// dot (RFC 1035, 3.1: 255 bytes on the wire).
+	// EventText is the maximum size of a method, a path or an invalid name in an event, before unprintable characters
+	// are escaped: that of the longest name as text, without its trailing dot (RFC 1035, 3.1: 255 bytes on the wire).
 	EventText = 253
 )
 

@@ -1,25 +1,23 @@
 package limit
 
-// SealedHoles is how many bytes of holes in the files of a layer are hashed as zeros and
-// written to tar. Further files are hashed by their data alone.
-const SealedHoles = 256 << 20
+// ManifestHoles is the maximum size of holes in the files of a layer that are hashed as zeros and written to tar. Only
+// the data of further files is hashed.
+const ManifestHoles = 256 << 20
 
 // The bounds on snapshots, layers and requests about them.
 const (
-	// Depth is how deep directories may be nested, in a live root and in a snapshot of it.
-	// Walks recurse, and a goroutine's stack ends the process at 1 GB.
+	// Depth is the maximum depth of directories, in a live root and in its snapshots. Walks recurse, and a goroutine's
+	// stack ends the process at 1 GB.
 	Depth = 50_000
-	// LiveEntries is how many files and directories a live root may have beside its
-	// layers. A capture holds all of them in memory, with LiveEntry bytes for each at
-	// most: see Entries.
+	// LiveEntries is the maximum number of files and directories in a live root, besides its layers. A capture holds
+	// all of them in memory, with LiveEntry bytes for each at most: see Entries.
 	LiveEntries = 20_000_000
 	LiveEntry   = 240
-	// DiffEntries and DiffBytes bound the changes, and the bytes of their paths, that
-	// one answer lists.
+	// DiffEntries and DiffBytes bound the changes in one answer, and the bytes of their paths.
 	DiffEntries = 100_000
 	DiffBytes   = 16 << 20
-	// DiskUseNames is how many names of directories a measurement of the home holds, and DiskUseLinks how many
-	// unused files of several names. What is beyond them is not counted, and the answer says so.
+	// DiskUseNames is the maximum number of directory names that a measurement of the home holds, and DiskUseLinks that
+	// of unused files with several names. Further ones are not counted, and the answer says so.
 	DiskUseNames = 1 << 20
 	DiskUseLinks = 1 << 20
 
@@ -27,53 +25,51 @@ const (
 	// and their bytes.
 	ChosenPaths = 10_000
 	ChosenBytes = 1 << 20
-	// DirNames is how many entries of one directory a comparison holds, of each side:
-	// those that can differ, or all if that is not known.
+	// DirNames is the maximum number of entries of one directory that a comparison holds, for each side: those that can
+	// differ, or all if that is not known.
 	DirNames = 300_000
-	// NamedPaths and NamedBytes bound the changed paths that a capture names, in all;
-	// NamedPath each of them: PATH_MAX, the longest that a program can open.
+	// NamedPaths and NamedBytes bound the changed paths that a capture names, in total; NamedPath bounds each path:
+	// PATH_MAX, the longest that a program can open.
 	NamedPaths = 1000
 	NamedBytes = 256 << 10
 	NamedPath  = 4096
-	// PatchBytes bounds the bytes of the paths in a patch, and in the list of what a
-	// sandbox changed in a repository.
+	// PatchBytes bounds the bytes of the paths in a patch, and in the list of a sandbox's changes to a repository.
 	PatchBytes = 128 << 20
 	// ListEntries and ListBytes bound a list of files, live or of a snapshot: its entries, and
 	// the bytes of their paths and link targets, which may be six times as many in JSON.
 	ListEntries = 100_000
 	ListBytes   = 32 << 20
-	// WatchPath is the longest path of a directory that is watched, in bytes.
+	// WatchPath is the maximum length of the path of a watched directory, in bytes.
 	WatchPath = 4096
-	// Watchers is how many clients watch the files of one sandbox at once, and WatchersOfAll
-	// those of all sandboxes. WatchedDirectories is how many directories they watch in one
-	// sandbox, and WatchQueue how many events are queued for one of them.
+	// Watchers is the maximum number of clients that watch the files of one sandbox, and WatchersOfAll that for all
+	// sandboxes. WatchedDirectories is the maximum number of watched directories of one sandbox, and WatchQueue that of
+	// the events queued for one client.
 	Watchers           = 32
 	WatchersOfAll      = 256
 	WatchedDirectories = 16 << 10
 	WatchQueue         = 4096
-	// SealedBytes bounds the bytes of the paths, targets and attributes in a layer's
-	// manifest, plus SealedEntry for each entry. The manifest has each path in full, so
-	// nested directories take the square of their depth. SealedEntries bounds the entries,
-	// which are all in memory when a layer is sealed or verified.
-	SealedBytes   = 64 << 20
-	SealedEntry   = 256
-	SealedEntries = 2_000_000
-	// MessagePath is how much of a path an error message repeats, in bytes.
+	// ManifestBytes bounds the bytes of the paths, targets and attributes in a layer's manifest, plus ManifestEntry for
+	// each entry. The manifest contains each path in full, so its size grows with the square of the depth of nested
+	// directories. ManifestEntries bounds the entries, which are all in memory when a layer is finalized or verified.
+	ManifestBytes   = 64 << 20
+	ManifestEntry   = 256
+	ManifestEntries = 2_000_000
+	// MessagePath is the maximum size of a path in an error message, in bytes.
 	MessagePath = 1 << 10
-	// DiffLines is the size up to which a file is compared by lines, DiffLineCount how many
-	// it may have: each takes hundreds of bytes, however short it is.
+	// DiffLines is the maximum size of a file that is compared by lines, and DiffLineCount the maximum number of its
+	// lines: each takes hundreds of bytes of memory, however short it is.
 	DiffLines     = 8 << 20
 	DiffLineCount = 200_000
-	// GraphBytes bounds the graph of a history: lanes that join from afar take the square
-	// of their number.
+	// GraphBytes bounds the graph of a history, whose size grows with the square of the number of lanes that join from
+	// afar.
 	GraphBytes = 4 << 20
 )
 
-// Entries is how many files and directories a live root may have where the daemon may use
-// so many bytes of memory: a capture takes half of them at most.
+// Entries returns the maximum number of files and directories of a live root for a daemon that may use memory bytes: a
+// capture takes at most half of them.
 func Entries(memory int64) int64 { return max(1, min(memory/2/LiveEntry, LiveEntries)) }
 
-const unsealable = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor " +
+const withoutManifest = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor " +
 	"exported; `verify` counts it as `unverifiable`"
 
 const watchesTest = "internal/boxfs/watches_test.go "
@@ -84,10 +80,10 @@ const deepTest = "internal/layer/deep_test.go "
 func history() area {
 	return area{title: "History", bounds: []Bound{
 		{
-			Name: "holes in the files of a layer that are hashed as zeros", Value: SealedHoles, Unit: "bytes",
+			Name: "holes in the files of a layer that are hashed as zeros", Value: ManifestHoles, Unit: "bytes",
 			Reached: "further files are hashed without their holes (manifest version 2); such a layer cannot be pushed or " +
 				"packed: `too_large`",
-			Test: "internal/layer/sparse_test.go TestSeal_ReadsOnlyDataOfSparseFiles",
+			Test: "internal/layer/sparse_test.go TestFinalize_ReadsOnlyDataOfSparseFiles",
 		},
 		{"depth of nested directories", Depth, "levels", "`too_large`, with the path; earlier snapshots are not affected",
 			deepTest + "TestCapture_RefusesTooDeepTree"},
@@ -114,12 +110,12 @@ func history() area {
 			"internal/layer/mdir_test.go TestDiff_BoundsDirectory" + lowered},
 		{"bytes of the paths in a snapshot's message", NamedBytes, "bytes", "further ones are only counted",
 			deepTest + "TestDeepTree_CostIsLinear"},
-		{"paths, targets and attributes in a snapshot's manifest", SealedBytes, "bytes", unsealable,
-			deepTest + "TestSeal_FlushesLayerTooLargeForManifest"},
-		{"room that each entry of a manifest adds to these", SealedEntry, "bytes", unsealable,
-			deepTest + "TestSeal_FlushesLayerTooLargeForManifest"},
-		{"entries of a snapshot's manifest", SealedEntries, "entries", unsealable,
-			deepTest + "TestSeal_FlushesLayerTooLargeForManifest"},
+		{"paths, targets and attributes in a snapshot's manifest", ManifestBytes, "bytes", withoutManifest,
+			deepTest + "TestFinalize_FlushesLayerTooLargeForManifest"},
+		{"room that each entry of a manifest adds to these", ManifestEntry, "bytes", withoutManifest,
+			deepTest + "TestFinalize_FlushesLayerTooLargeForManifest"},
+		{"entries of a snapshot's manifest", ManifestEntries, "entries", withoutManifest,
+			deepTest + "TestFinalize_FlushesLayerTooLargeForManifest"},
 		{"paths of a patch, and of what a sandbox changed in a repository", PatchBytes, "bytes", "`too_large`",
 			deepTest + "TestPatch_RefusesPathsBeyondItsLimit"},
 		{"files in a list", ListEntries, "entries", "`too_large`",

@@ -1,55 +1,51 @@
 package limit
 
-// StopSeconds is how long the daemon takes to stop, whatever it is doing.
+// StopSeconds is the maximum time for a stop of the daemon, whatever it is doing.
 const StopSeconds = 5
 
 // The daemon's own memory.
 const (
-	// DaemonMemory is the least soft limit that the daemon sets for itself, in bytes, if
-	// the host has twice as much.
+	// DaemonMemory is the minimum soft limit that the daemon sets for itself, in bytes, if the host has twice as much.
 	DaemonMemory = 256 << 20
-	// CostLarge is the memory, in bytes, reserved for a request that may list or pack a whole
-	// tree, and CostSmall for one that lists a part or streams a file.
+	// CostLarge is the memory, in bytes, reserved for a request that may list or pack a whole tree, and CostSmall for
+	// one that lists a part or streams a file.
 	CostLarge = 64 << 20
 	CostSmall = 8 << 20
-	// AdmissionSeconds is how long a request waits for memory that others hold.
+	// AdmissionSeconds is how long a request waits for memory that other requests hold.
 	AdmissionSeconds = 10
-	// AdmissionWaiting is how many requests may wait for it, and AdmissionWaitingOne how
-	// many of one sandbox or token.
+	// AdmissionWaiting is the maximum number of requests that wait for it, and AdmissionWaitingOne that of one sandbox
+	// or token.
 	AdmissionWaiting    = 256
 	AdmissionWaitingOne = 32
-	// AnswerSeconds is how long a client with a token may take to read 64 KiB of an answer
-	// for which memory is reserved.
+	// AnswerSeconds is the time in which a client with a token must read 64 KiB of an answer for which memory is
+	// reserved.
 	AnswerSeconds = 120
 )
 
-// The kernel's counts that a sandbox shares with its owner: a user namespace charges its
-// owner (kernel/ucount.c). A sandbox gets an eighth of the host's limit for one user, and at
-// most this many.
+// The kernel's counts that a sandbox shares with its owner, because a user namespace charges its owner
+// (kernel/ucount.c). A sandbox gets an eighth of the host's limit for one user, and at most these numbers.
 const (
-	// Inotify and InotifyWatches bound inotify(7), as each user of a sandbox.
+	// Inotify and InotifyWatches bound inotify(7), for each user of a sandbox.
 	Inotify        = 128
 	InotifyWatches = 64 << 10
 	// Fanotify and FanotifyMarks bound fanotify(7), which the seccomp filter refuses as well.
 	Fanotify      = 16
 	FanotifyMarks = 8 << 10
-	// Namespaces is how many of each kind there may be; the seccomp filter lets commands make
-	// none.
+	// Namespaces is the maximum number of namespaces of each kind; the seccomp filter does not let commands create any.
 	Namespaces = 8
 )
 
-// Terminals is how many pseudo-terminals a sandbox may have open: they are counted for the
-// whole machine (kernel.pty.max).
+// Terminals is the maximum number of open pseudo-terminals of a sandbox: the kernel counts them for the whole machine
+// (kernel.pty.max).
 const Terminals = 256
 
-// OpenFilesOfHost returns how many descriptors a process of a sandbox may have open, of those
-// that init may: the kernel refuses to pass a descriptor over a socket while the user has
-// as many in flight as the sender may have open (unix(7), ETOOMANYREFS), and no process of a
-// sandbox may do that to init, its keeper and the daemon.
+// OpenFilesOfHost returns the maximum number of open descriptors of a process of a sandbox, given that of init. The
+// kernel refuses to pass a descriptor over a socket while the user has as many in flight as the sender may have open
+// (unix(7), ETOOMANYREFS), and no process of a sandbox may cause that for init, its keeper and the daemon.
 func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
 
-// UnchangeableEntries is how many entries of the directory in which a sandbox is created are looked at for
-// files that it cannot change. It is a few milliseconds.
+// UnchangeableEntries is the maximum number of entries of the directory in which a sandbox is created that are checked
+// for files that the sandbox cannot change. That takes a few milliseconds.
 const UnchangeableEntries = 4096
 
 const admissionTest = "internal/admission/admission_test.go "
@@ -58,10 +54,10 @@ const inotifyTest = "internal/boxtest/escape/counts_test.go TestInotify_IsLeftTo
 
 const countsTest = "internal/box/guest/counts_linux_test.go TestCounts_BoundUserNamespace"
 
-// OfHost returns a sandbox's part of the host's limit for one user: an eighth, at most most.
+// OfHost returns a sandbox's share of the host's limit for one user: an eighth, and at most most.
 func OfHost(host, most int64) int64 { return max(1, min(host/8, most)) }
 
-// host returns the bounds on what a sandbox takes of the host and the daemon.
+// host returns the bounds on what a sandbox uses of the host and the daemon.
 func host() area {
 	return area{title: "The host and the daemon", bounds: []Bound{
 		{

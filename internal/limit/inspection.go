@@ -2,39 +2,37 @@ package limit
 
 // The bounds on a connection whose HTTP requests are inspected.
 const (
-	// HeadBytes and HeadFields bound the head of an HTTP/1 request, and HeadBytes that of an
-	// answer. Head2Bytes bounds the head of an HTTP/2 request, which is held about twice for
-	// each of the Streams while it waits.
+	// HeadBytes and HeadFields bound the head of an HTTP/1 request, and HeadBytes that of an answer. Head2Bytes bounds
+	// the head of an HTTP/2 request; while it waits, each of the Streams holds about twice as much.
 	HeadBytes  = 64 << 10
 	HeadFields = 256
 	Head2Bytes = 32 << 10
 	// TrailerBytes bounds the trailers of a request and of an answer.
 	TrailerBytes = 8 << 10
-	// ChunkLine is the longest line with a chunk's size.
+	// ChunkLine is the maximum length of the line with a chunk's size.
 	ChunkLine = 16
 
-	// Streams is how many requests there may be at a time on a connection of HTTP/2,
-	// StreamBuffer and StreamsBuffer how much of the body of one, and of all, is held.
+	// Streams is the maximum number of concurrent requests on an HTTP/2 connection, StreamBuffer the maximum size of
+	// the buffered body of one, and StreamsBuffer that of all.
 	Streams       = 64
 	StreamBuffer  = 256 << 10
 	StreamsBuffer = 1 << 20
-	// FrameBytes is the longest frame of HTTP/2.
+	// FrameBytes is the maximum size of an HTTP/2 frame.
 	FrameBytes = 16 << 10
-	// UnansweredHeads is how many requests are kept to be recorded as refused: more than
-	// Streams, since net/http may have refused some and not yet reported it.
+	// UnansweredHeads is the maximum number of requests kept in case they are refused: more than Streams, since
+	// net/http may have refused some and not yet reported it.
 	UnansweredHeads = 1024
-	// ToldPath and ToldName are how much of the path of one, and of its method and its
-	// authority, is kept.
+	// ToldPath is the maximum recorded length of a path, and ToldName that of a method and of an authority.
 	ToldPath = 1 << 10
 	ToldName = 256
 
-	// Informational is how many informational responses are passed on before an answer,
-	// and InformationalBytes how many bytes their heads have.
+	// Informational is the maximum number of informational responses passed on before an answer, and InformationalBytes
+	// the maximum size of their heads.
 	Informational      = 16
 	InformationalBytes = 64 << 10
 
-	// Certificates is how many certificates of the gate's authority are kept; a sandbox may
-	// be allowed any number of names by a wildcard.
+	// Certificates is the maximum number of cached certificates of the gate's authority; a wildcard may allow a sandbox
+	// any number of names.
 	Certificates = 256
 )
 

@@ -1,8 +1,7 @@
-// Package limit is the table of the bounds on what a sandbox can make large: the
-// paths, files, records and requests that the host reads. Each bound is a constant
-// with an entry in the table of its area (one file each), and docs/LIMITS.md is
-// generated from them. The code that enforces a bound uses the constant, so that
-// there is one place to read and one to change. Every room may import it.
+// Package limit is the table of the bounds on what a sandbox can make large: the paths, files, records and requests
+// that the host reads. Each bound is a constant with an entry in the table of its area (one file each), from which
+// docs/LIMITS.md is generated. The code that enforces a bound uses the constant, so that there is one place to read and
+// one to change. Every package may import it.
 package limit
 
 import (
@@ -15,14 +14,14 @@ import (
 // Bound is one entry of the table.
 type Bound struct {
 	Name    string // what is bounded, lower case
-	Value   int64  // the most that is accepted, in Unit; always positive
+	Value   int64  // the maximum that is accepted, in Unit; always positive
 	Unit    string // a plural noun: "bytes", "entries", "levels", "seconds"
 	Reached string // what happens at the bound: the error, or how the answer shows that it is truncated
-	Test    string // the test that reaches it: its file and its function, and "lowered", separated by spaces
+	Test    string // file and function of the test that reaches the bound, and "lowered", separated by spaces
 }
 
-// lowered ends Bound.Test if the test reaches a lower bound than Value, which would take too
-// much time or space.
+// lowered ends Bound.Test if the test reaches a lower bound than Value, because Value would take too much time or
+// space.
 const lowered = " lowered"
 
 // Where returns the file and the function of the test.
@@ -37,12 +36,12 @@ type area struct {
 	bounds []Bound
 }
 
-// areas are all sections, in the order of the document.
+// areas returns all sections, in the order of the document.
 func areas() []area {
 	return []area{setup(), sandboxes(), history(), archives(), repositories(), line(), evidence(), host(), gate()}
 }
 
-// Table lists every bound, in the order of the document.
+// Table returns all bounds, in the order of the document.
 func Table() []Bound {
 	var all []Bound
 	for _, a := range areas() {
@@ -81,8 +80,7 @@ the test runs the same code with a lower bound, and the table says ` + "`lowered
 	return b.String()
 }
 
-// Cut returns a text of at most most bytes: s, or its beginning and "...". The text stays valid
-// UTF-8 if it was.
+// Cut returns s, truncated with "..." to at most most bytes. The result is valid UTF-8 if s is.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -94,8 +92,7 @@ func Cut(s string, most int) string {
 	return s[:end] + "..."
 }
 
-// amount writes a number of units for people: bytes with a binary prefix, others with
-// their thousands separated.
+// amount formats a number of units for people: bytes with a binary prefix, others with separated thousands.
 func amount(n int64, unit string) string {
 	if unit == "bytes" {
 		prefixes := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"}

@@ -1,34 +1,33 @@
 package limit
 
-// The bounds on the socket inside a sandbox, which untrusted programs use. The socket
-// outside, of the same protocol, has those of any other request.
+// The bounds on the socket inside a sandbox, which untrusted programs use. The socket outside, of the same protocol,
+// has the same bounds as any other request.
 const (
-	// LineChanges and LineChangeBytes bound the changes, and the bytes of their paths,
-	// that one answer lists.
+	// LineChanges and LineChangeBytes bound the changes in one answer, and the bytes of their paths.
 	LineChanges     = 1000
 	LineChangeBytes = 256 << 10
-	// LineNodes is how many snapshots one answer lists.
+	// LineNodes is the maximum number of snapshots in one answer.
 	LineNodes = 1000
-	// LineText is the longest message.
+	// LineText is the maximum length of a message.
 	LineText = 4 << 10
-	// LineInside is the longest line; LineShort is how much of one is read without taking
-	// one of the LineLong places for long lines.
+	// LineInside is the maximum length of a line. LineShort is the length up to which a line is read without taking one
+	// of the LineLong places for long lines.
 	LineInside = 64 << 10
 	LineShort  = 16 << 10
 	LineLong   = 2
-	// LineRequest is the longest line on the socket outside.
+	// LineRequest is the maximum length of a line on the socket outside.
 	LineRequest = 64 << 20
-	// LinePaths is how many paths a request may name.
+	// LinePaths is the maximum number of paths in a request.
 	LinePaths = 1000
-	// LineTurns is how many requests of one sandbox are carried out at once.
+	// LineTurns is the maximum number of concurrent requests of one sandbox.
 	LineTurns = 2
-	// LineConnections is how many connections one sandbox may hold.
+	// LineConnections is the maximum number of connections of one sandbox.
 	LineConnections = 32
 )
 
 const lineTest = "internal/lineapi/lineapi_test.go "
 
-// line are the bounds on the socket inside a sandbox.
+// line returns the bounds on the socket inside a sandbox.
 func line() area {
 	return area{title: "The socket inside a sandbox", bounds: []Bound{
 		{"changes in one answer", LineChanges, "entries", "the answer says `truncated`",

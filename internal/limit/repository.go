@@ -1,10 +1,10 @@
 package limit
 
-// Bounds on a work tree that a sandbox wrote, and on its ignore rules. Those on objects and
-// changes are options of package repo; these are their defaults.
+// Bounds on a work tree that a sandbox wrote, and on its ignore rules. Those on objects and changes are the defaults of
+// options of package repo.
 const (
 	TreePath  = 4095      // PATH_MAX without its NUL; the depth of a path is at most half of it
-	TreePaths = 128 << 20 // names of the directories that the walk is in, and paths that differ
+	TreePaths = 128 << 20 // bytes of the names of the directories that the walk is in, and of the paths that differ
 
 	TreeEntries  = 5_000_000
 	TreeChanges  = 1_000_000
@@ -14,7 +14,7 @@ const (
 	DeltaBytes   = 256 << 20
 	GitMemory    = 3 << 30
 	GitSeconds   = 600
-	IndexBytes   = 1 << 30 // about 100 bytes for a file
+	IndexBytes   = 1 << 30 // about 100 bytes per file
 
 	RuleFile  = 1 << 20
 	RuleFiles = 50_000

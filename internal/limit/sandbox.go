@@ -1,16 +1,16 @@
 package limit
 
-// The bounds on the labels of one sandbox, which clients set. Together they fit several times
-// into a record of the audit log.
+// The bounds on the labels of one sandbox, which clients set. All labels together fit several times into a record of
+// the audit log.
 const (
-	// Labels is how many labels a sandbox may have.
+	// Labels is the maximum number of labels of a sandbox.
 	Labels = 64
-	// LabelKey and LabelValue are the longest key and value, in bytes.
+	// LabelKey and LabelValue are the maximum lengths of a key and a value, in bytes.
 	LabelKey   = 128
 	LabelValue = 4 << 10
 	// LabelBytes bounds the keys and values of all labels of a sandbox.
 	LabelBytes = 16 << 10
-	// FilterTerms is how many terms choose sandboxes in one request.
+	// FilterTerms is the maximum number of filters in one request.
 	FilterTerms = 100
 )
 

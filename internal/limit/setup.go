@@ -1,68 +1,63 @@
 package limit
 
-// TrustStoreBytes is the largest bundle of CA certificates that the gate's is added to, and the
-// most that all stores of Java have together. Mozilla's have 220 KiB.
+// TrustStoreBytes is the maximum size of a bundle of CA certificates to which the gate's is added, and of all Java
+// trust stores together. Mozilla's bundle has 220 KiB.
 const TrustStoreBytes = 8 << 20
 
-// JavaStores is how many stores of Java's a start looks at, by their names, and JavaNames how
-// many names it opens to find them.
+// JavaStores is the maximum number of Java trust stores that a start processes, and JavaNames that of the names that it
+// opens to find them.
 const (
 	JavaStores = 16
 	JavaNames  = 512
 )
 
-// StartSeconds is how long a sandbox may take until its init is ready.
+// StartSeconds is the timeout for a sandbox's init to become ready.
 const StartSeconds = 60
 
-// RekeySeconds is how long init may take to re-key a sandbox that is resumed from memory.
+// RekeySeconds is the timeout for init to re-key a sandbox that is resumed from memory.
 const RekeySeconds = 60
 
-// RecoverSeconds is how long a daemon that starts waits for the keepers that an earlier one left.
+// RecoverSeconds is how long a starting daemon waits for the keepers of an earlier daemon.
 const RecoverSeconds = 5
 
 // StateSeconds is how long a listing of sandboxes waits for a keeper.
 const StateSeconds = 5
 
-// UnansweredStopSeconds is how long a stop waits, besides the grace of the processes, for
-// an init that does not answer.
+// UnansweredStopSeconds is how long a stop waits, beyond the grace period of the processes, for an init that does not
+// answer.
 const UnansweredStopSeconds = 3
 
-// InitAnswerSeconds is how long init may take to answer any other question of the keeper, and
-// SaveSeconds to save a memory image.
+// InitAnswerSeconds is the timeout of other requests of the keeper to init, and SaveSeconds that of saving a memory
+// image.
 const (
 	InitAnswerSeconds = 60
 	SaveSeconds       = 30 * 60
 )
 
-// CaptureStopSeconds is how long a stop waits for a capture that holds the sandbox, until
-// it cancels the capture.
+// CaptureStopSeconds is how long a stop waits for a capture that holds the sandbox before it cancels the capture.
 const CaptureStopSeconds = 10
 
-// EnforcedDetail and EnforcedText bound the list of what a sandbox enforces: the detail of
-// one item, and the text of all of them. As JSON, both fit many times into a frame and into a
-// record of the ledger.
+// EnforcedDetail and EnforcedText bound the list of what a sandbox enforces: the detail of one item, and the text of
+// all items. As JSON, both fit many times into a frame and into a record of the ledger.
 const (
 	EnforcedDetail = 4 << 10
 	EnforcedText   = 32 << 10
 )
 
-// StatusArgs is how many bytes of a command's arguments a status repeats, as many as a
-// record of the ledger.
+// StatusArgs is the maximum size of a command's arguments in a status, in bytes; the same as in a record of the ledger.
 const StatusArgs = 64 << 10
 
-// KeeperText is the longest message of the keeper: why a call failed, or why a command did
-// not start.
+// KeeperText is the maximum size of a message of the keeper: why a call failed, or why a command did not start.
 const KeeperText = 16 << 10
 
-// ProgramsAlive is how many live processes of a sandbox init tracks, each by a descriptor, to
-// find the parent of each program. InitFiles is how many descriptors it may need in all.
+// ProgramsAlive is the maximum number of live processes of a sandbox that init tracks to find the parent of each
+// program, with a descriptor for each. InitFiles is the maximum number of descriptors that it needs in total.
 const (
 	ProgramsAlive = 8 << 10
 	InitFiles     = ProgramsAlive + 1<<10
 )
 
-// setup returns the bounds on what init and the keeper read of a sandbox, and on the time they
-// take.
+// setup returns the bounds on what init and the keeper read of a sandbox, and on the time they take.
 func setup() area {
 	return area{title: "Starting and stopping", bounds: []Bound{
 		{

@@ -2,13 +2,12 @@ package limit
 
 import "time"
 
-// Numbers that several packages use alike. They are in no table: what they bound is not made by a sandbox.
+// Numbers that several packages share. They are not in the table: what they bound is not made by a sandbox.
 const (
-	// Listed is how many names or paths a message lists one by one.
+	// Listed is the maximum number of names or paths that a message lists.
 	Listed = 20
-	// Removals is how many sandboxes are removed at once: it is the disk that takes the time.
+	// Removals is the maximum number of concurrent removals of sandboxes; the disk is the bottleneck.
 	Removals = 8
-	// Life is the longest time for which anything is given a time to live: every clock and format can tell
-	// when it ends.
+	// Life is the maximum time to live of anything: any clock and format can represent when it ends.
 	Life = 100 * 365 * 24 * time.Hour
 )

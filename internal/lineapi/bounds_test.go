@@ -19,12 +19,12 @@ import (
 type vast struct {
 	*fake
 	nodes int
-	asked atomic.Int64 // the limit of the last question about changes
+	asked atomic.Int64 // the limit of the last request for changes
 
-	now     atomic.Int64  // questions about HEAD that are not answered yet
-	crowded atomic.Bool   // there were more than limit.LineTurns
+	now     atomic.Int64  // requests for HEAD in progress
+	crowded atomic.Bool   // more than limit.LineTurns were in progress
 	ask     chan struct{} // receives for each request that has begun
-	answer  chan struct{} // lets one end
+	answer  chan struct{} // releases one request
 }
 
 func (v *vast) Snapshots(context.Context, string) (wire.LogResult, error) {
@@ -74,12 +74,12 @@ func TestGuest_BoundsChanges(t *testing.T) {
 		_, inside := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
 		inside().want(q, `"truncated":true`)
 		if n := v.asked.Load(); n != limit.LineChanges {
-			t.Errorf("%s inside asks the engine for %d changes, want %d", q, n, limit.LineChanges)
+			t.Errorf("%s inside requests %d changes, want %d", q, n, limit.LineChanges)
 		}
 		_, outside := serve(t, Options{Engine: v, Level: Owner})
 		outside().want(q, `"truncated":true`)
 		if n := v.asked.Load(); n != 0 {
-			t.Errorf("%s outside asks for %d changes, want the usual number", q, n)
+			t.Errorf("%s outside requests %d changes, want the default", q, n)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestGuest_AbandonedDiffIsCancelled(t *testing.T) {
 	select {
 	case <-v.answer:
 	case <-time.After(patience):
-		t.Error("the diff continues without its client")
+		t.Error("the diff continues after its client disconnected")
 	}
 }
 
@@ -138,7 +138,7 @@ func TestGuest_LimitsConcurrentRequests(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes fn allocates. No other test may run meanwhile.
+// allocated returns the number of bytes that fn allocates. No other test may run meanwhile.
 func allocated(fn func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -147,9 +147,9 @@ func allocated(fn func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestGuest_LineUsesLittleMemory exists because a line of 60 MB from inside once took 1.6 GB.
+// TestGuest_LineUsesLittleMemory covers a line of 60 MB from inside, which once took 1.6 GB.
 //
-// Not parallel: it counts what the process allocates.
+// It is not parallel, since it counts the allocations of the process.
 func TestGuest_LineUsesLittleMemory(t *testing.T) {
 	_, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
 	p := dial()
@@ -176,7 +176,7 @@ func TestGuest_LineUsesLittleMemory(t *testing.T) {
 		p.want(`{"op":"diff","a":"HEAD","paths":[""`+strings.Repeat(`,""`, limit.LineInside/3-20)+`]}`, `"kind":"too_large"`)
 	})
 	if got > 8<<20 {
-		t.Errorf("a line of as many paths as it may have made the process allocate %d bytes", got)
+		t.Errorf("a line with the maximum number of paths made the process allocate %d bytes", got)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestGuest_BoundsPaths(t *testing.T) {
 
 func TestCostlyRequests_WaitForMemory(t *testing.T) {
 	t.Parallel()
-	const id = "0123456789ab" // of serve
+	const id = "0123456789ab" // the ID in serve
 	gate := admission.New(admission.Options{Memory: limit.CostLarge, Log: slog.New(slog.DiscardHandler)})
 	leave, err := gate.Enter(t.Context(),
 		admission.Request{Cost: limit.CostLarge, Parties: []admission.Party{admission.Sandbox(id)}})

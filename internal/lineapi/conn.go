@@ -18,10 +18,10 @@ type conn struct {
 	*Server
 	net   net.Conn
 	lines *lines
-	long  bool // a place of the guard is taken
+	long  bool // the connection holds a place in Guard.long
 }
 
-// converse carries out what a client asks for until it leaves.
+// converse serves a connection until the client disconnects.
 func (s *Server) converse(nc net.Conn) {
 	c := &conn{Server: s, net: nc, lines: newLines(nc, s.limit)}
 	if s.opt.Guard != nil {
@@ -39,7 +39,7 @@ func (s *Server) converse(nc net.Conn) {
 			err = c.turn(line)
 			c.endLong()
 		case errors.Is(err, errSlow), errors.Is(err, os.ErrDeadlineExceeded):
-			_ = c.write(errorFrame(fault.New(fault.Timeout, "a line took longer than %s", longTime))) // it is the last one
+			_ = c.write(errorFrame(fault.New(fault.Timeout, "a line took longer than %s", longTime))) // the last one
 		}
 		if err != nil {
 			return
@@ -47,7 +47,7 @@ func (s *Server) converse(nc net.Conn) {
 	}
 }
 
-// turn answers one line; its error is that of the connection.
+// turn answers one line. Its error is that of the connection.
 func (c *conn) turn(line []byte) error {
 	if c.pace == nil {
 		frame, _ := c.carryOut(line)
@@ -70,8 +70,7 @@ func (c *conn) turn(line []byte) error {
 	return err
 }
 
-// carryOut gives the last frame of the answer to a line, and how long the turn
-// rests after it.
+// carryOut returns the last frame of the answer to a line, and the minimum rest of the turn after it.
 func (c *conn) carryOut(line []byte) (frame []byte, least time.Duration) {
 	o, err := c.find(line)
 	var v any
@@ -89,8 +88,8 @@ func (c *conn) carryOut(line []byte) (frame []byte, least time.Duration) {
 	return errorFrame(c.presentable(err)), least
 }
 
-// perform carries an operation out. A costly one waits for the daemon's memory first, as
-// long as its client is there.
+// perform carries out an operation. A costly one first waits for memory of the daemon, until its client
+// disconnects.
 func (c *conn) perform(o op, line []byte) (any, error) {
 	if c.opt.Admission == nil || !o.costly {
 		return o.run(c, line)
@@ -110,8 +109,7 @@ func (c *conn) perform(o op, line []byte) (any, error) {
 	return o.run(c, line)
 }
 
-// presentable keeps from untrusted clients what is none of theirs, and logs what
-// should not have happened.
+// presentable hides the details of internal errors from untrusted clients, and logs them.
 func (c *conn) presentable(err error) error {
 	if fault.KindOf(err) != fault.Internal {
 		return err
@@ -123,7 +121,7 @@ func (c *conn) presentable(err error) error {
 	return err
 }
 
-// write sends a frame whole. An untrusted client that does not read it is cut off.
+// write sends a whole frame. An untrusted client that does not read it in time is disconnected.
 func (c *conn) write(frame []byte) error {
 	if c.opt.Guard != nil {
 		if err := c.net.SetWriteDeadline(time.Now().Add(answerTime)); err != nil {
@@ -134,7 +132,7 @@ func (c *conn) write(frame []byte) error {
 	return err
 }
 
-// beginLong waits for a place for a long line, and gives the line its time.
+// beginLong waits for a place for a long line, and sets its deadline.
 func (c *conn) beginLong() error {
 	select {
 	case c.opt.Guard.long <- struct{}{}:
@@ -145,19 +143,18 @@ func (c *conn) beginLong() error {
 	return c.net.SetReadDeadline(time.Now().Add(longTime))
 }
 
-// endLong is for after the line was answered, if it was a long one.
+// endLong frees the place of a long line after the answer.
 func (c *conn) endLong() {
 	if !c.long {
 		return
 	}
 	c.long = false
 	c.lines.buf = nil
-	_ = c.net.SetReadDeadline(time.Time{}) // fails on a closed one alone
+	_ = c.net.SetReadDeadline(time.Time{}) // fails only for a closed connection
 	<-c.opt.Guard.long
 }
 
-// okFrame is the last line of an answer: the fields of v, an object, behind
-// "ok":true.
+// okFrame returns the last line of an answer: "ok":true followed by the fields of v, an object.
 func okFrame(v any) ([]byte, error) {
 	b, err := encode(v)
 	if err != nil {
@@ -169,7 +166,7 @@ func okFrame(v any) ([]byte, error) {
 	return append([]byte(`{"ok":true,`), b[1:]...), nil
 }
 
-// errorFrame is the last line of an answer that failed.
+// errorFrame returns the last line of a failed answer.
 func errorFrame(err error) []byte {
 	b, e := encode(failure{err.Error(), string(fault.KindOf(err)), fault.HintOf(err)})
 	if e != nil {
@@ -184,7 +181,7 @@ type failure struct {
 	Hint  string `json:"hint,omitempty"`
 }
 
-// encode gives v as one line.
+// encode encodes v as one line.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxArg is the longest command that is given to a shell as a word. The kernel
-	// takes no word of 128 KiB (MAX_ARG_STRLEN).
+	// maxArg is the length of the longest command that is passed to a shell as an argument, in bytes. The kernel
+	// refuses arguments of 128 KiB (MAX_ARG_STRLEN).
 	maxArg = 100 << 10
-	// maxLabel is how much of a command becomes its snapshot's message, in bytes.
+	// maxLabel is the maximum size of a command in its snapshot's message, in bytes.
 	maxLabel = 1 << 10
-	// fromStdin makes a shell read what it is to do, and leave it no other input.
+	// fromStdin makes a shell execute its stdin, with no other input.
 	fromStdin = `eval "exec </dev/null
 $(cat)"`
-	// notFound is the exit code of a program that is not there.
+	// notFound is the exit code for a missing program.
 	notFound = 127
 )
 
@@ -41,8 +41,7 @@ func (q cmdRequest) check(op string) error {
 	return nil
 }
 
-// script is a command as a shell gets it: as a word, or where it is too long for
-// one from stdin.
+// script returns a command in the form for a shell: as an argument or, if it is too long for one, as stdin.
 func script(cmd string) (word string, stdin io.Reader) {
 	if len(cmd) <= maxArg {
 		return cmd, nil
@@ -50,7 +49,7 @@ func script(cmd string) (word string, stdin io.Reader) {
 	var frames bytes.Buffer
 	for rest := cmd; rest != ""; {
 		n := min(len(rest), 32<<10)
-		_ = wire.WriteFrame(&frames, wire.FrameStdin, []byte(rest[:n])) // a buffer takes everything
+		_ = wire.WriteFrame(&frames, wire.FrameStdin, []byte(rest[:n])) // a buffer never fails
 		rest = rest[n:]
 	}
 	_ = wire.WriteFrame(&frames, wire.FrameStdinEOF, nil)
@@ -63,7 +62,7 @@ type exitAnswer struct {
 	Head string `json:"head"`
 }
 
-// exec runs a command by a login shell, and streams its output.
+// exec runs a command in a login shell, and streams its output.
 func (c *conn) exec(q cmdRequest) (any, error) {
 	if err := q.check("exec"); err != nil {
 		return nil, err
@@ -89,19 +88,19 @@ func (c *conn) exec(q cmdRequest) (any, error) {
 		WithHint("rewind to a snapshot that has one: coppice rewind NAME REF")
 }
 
-// stream is the client's end of an exec: it turns frames into lines. What the
-// engine reads from it is what there is for stdin, and then nothing, until the end.
+// stream is the client's end of an exec. It converts frames to lines. Its Read returns the frames of stdin, if
+// any, and then blocks until the end.
 type stream struct {
 	stdin io.Reader // nil: none
 	send  func([]byte) error
 	begun chan struct{} // closed with start
-	end   chan struct{} // closed when the engine reads no more
+	end   chan struct{} // closed when the engine stops reading
 	once  sync.Once
 
 	mu    sync.Mutex
 	start *wire.Started // guarded by mu
-	tails [2][]byte     // guarded by mu; of stdout and stderr: a character's first bytes
-	err   error         // guarded by mu; of send
+	tails [2][]byte     // guarded by mu; of stdout and stderr: the first bytes of an incomplete character
+	err   error         // guarded by mu; returned by send
 }
 
 func newStream(stdin io.Reader, send func([]byte) error) *stream {
@@ -127,7 +126,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return 0, os.ErrDeadlineExceeded
 }
 
-// SetReadDeadline ends Read for good: the engine calls it once, at the end.
+// SetReadDeadline ends Read permanently: the engine calls it once, at the end.
 func (s *stream) SetReadDeadline(time.Time) error {
 	s.once.Do(func() { close(s.end) })
 	return nil
@@ -163,7 +162,7 @@ func (s *stream) Write(frame []byte) (int, error) {
 	return len(frame), s.err
 }
 
-// output sends what came, but for a last character of which more may come.
+// output sends p, except for an incomplete character at its end.
 func (s *stream) output(t wire.FrameType, p []byte) {
 	tail := &s.tails[0]
 	if t == wire.FrameStderr {
@@ -185,7 +184,7 @@ func (s *stream) text(t wire.FrameType, p []byte) {
 	}
 }
 
-// line sends one line; after an error none.
+// line sends one line, unless an earlier one failed.
 func (s *stream) line(v any) {
 	if s.err != nil || s.send == nil {
 		return
@@ -197,7 +196,7 @@ func (s *stream) line(v any) {
 	s.err = err
 }
 
-// flush sends what was held back, when no more can come.
+// flush sends the incomplete characters at the end of the output.
 func (s *stream) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +205,7 @@ func (s *stream) flush() {
 	s.tails = [2][]byte{}
 }
 
-// partial gives the length of the begun character at the end of p.
+// partial returns the length of the incomplete character at the end of p.
 func partial(p []byte) int {
 	for n := 1; n <= min(len(p), utf8.UTFMax-1); n++ {
 		if b := p[len(p)-n]; utf8.RuneStart(b) {

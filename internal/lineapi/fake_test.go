@@ -12,15 +12,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// fake is an Engine whose answers are known. It runs the commands of run.
+// fake is an engine with fixed answers. It runs the commands of run.
 type fake struct {
 	mu    sync.Mutex
 	gc    wire.GCRequest // guarded by mu; of the last call
 	marks int            // guarded by mu
 	execs int            // guarded by mu
 
-	hold chan struct{} // "hold" writes a line each time that something is sent here
-	kept chan struct{} // closed when "hold" has been seen through
+	hold chan struct{} // "hold" writes a line for each value
+	kept chan struct{} // closed when "hold" has ended
 }
 
 func newFake() *fake { return &fake{hold: make(chan struct{}), kept: make(chan struct{})} }
@@ -102,7 +102,7 @@ func (f *fake) GC(_ context.Context, q wire.GCRequest, progress func(wire.Progre
 	return wire.GCResult{Removed: []string{"e1"}}, nil
 }
 
-// Exec runs a command by its first word, or by its second where that is a shell.
+// Exec runs a command by its first argument, or by its second if the first is a shell.
 func (f *fake) Exec(ctx context.Context, _ string, q wire.ExecRequest, st io.ReadWriter) (wire.Exit, error) {
 	f.mu.Lock()
 	f.execs++
@@ -133,7 +133,7 @@ func (f *fake) Exec(ctx context.Context, _ string, q wire.ExecRequest, st io.Rea
 		out(wire.FrameStdout, "out <&>\n")
 		out(wire.FrameStderr, "err\n")
 		exit.Code = 3
-	case "split": // in the middle of characters, of each stream by itself
+	case "split": // inside characters, separately for each stream
 		out(wire.FrameStdout, "\xe2\x82")
 		out(wire.FrameStderr, "\xf0\x9f")
 		out(wire.FrameStdout, "\xac!\xff\xe2")
@@ -183,7 +183,7 @@ func (f *fake) Exec(ctx context.Context, _ string, q wire.ExecRequest, st io.Rea
 	return exit, nil
 }
 
-// full is a fake that can do what is optional.
+// full is a fake with the optional operations.
 type full struct{ *fake }
 
 func (f full) Mark(_ context.Context, _ string, q wire.MarkRequest) (wire.CommitResult, error) {

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// goneEvery is how often a client is looked for.
+// goneEvery is the interval of checks for a disconnected client.
 const goneEvery = 200 * time.Millisecond
 
 var errGone = errors.New("the client disconnected")
 
-// whileThere gives a context that ends when the client has closed its connection;
-// one that has only said its last word is still there. stop must be called.
+// whileThere returns a context that ends when the client has closed its connection. A half-closed connection
+// counts as open. The caller must call stop.
 func (c *conn) whileThere() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	sc, ok := c.net.(syscall.Conn)

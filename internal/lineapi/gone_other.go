@@ -4,5 +4,5 @@ package lineapi
 
 import "syscall"
 
-// hungUp is not known here, where no daemon runs.
+// hungUp returns false: no daemon runs on this system.
 func hungUp(syscall.Conn) bool { return false }

@@ -8,20 +8,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// What a client in the sandbox can make this process do is bounded in all its
-// directions, by package limit: connections, memory for what it sends and
-// for what it does not read (bigAnswer), and time (pace).
+// The work that a client in the sandbox can cause is limited in every respect. Package limit bounds connections
+// and the memory for requests, bigAnswer the memory for unread answers, and pace the time.
 const (
-	// longTime is how long a line above limit.LineShort may take to arrive.
+	// longTime is the time limit for a line above limit.LineShort to arrive.
 	longTime = 30 * time.Second
-	// answerTime is how long an answer may take to be read.
+	// answerTime is the time limit for a client to read an answer.
 	answerTime = 30 * time.Second
-	// bigAnswer is the length above which an answer is written before the next
-	// request begins, in bytes.
+	// bigAnswer is the size, in bytes, above which an answer is written before the next request begins.
 	bigAnswer = 256 << 10
 
-	// Behind each request its turn rests so many times as long as it took, between
-	// none and mostRest; behind one that takes a snapshot at least snapshotRest.
+	// After each request, its turn rests restFactor times as long as the request took, at most mostRest. After a
+	// request that takes a snapshot, it rests at least snapshotRest.
 	restFactor   = 3
 	mostRest     = time.Second
 	snapshotRest = 100 * time.Millisecond
@@ -30,13 +28,13 @@ const (
 // Guard is the limit shared by the servers of all sandboxes with untrusted clients.
 type Guard struct{ long chan struct{} }
 
-// NewGuard makes one.
+// NewGuard returns a Guard.
 func NewGuard() *Guard { return &Guard{long: make(chan struct{}, limit.LineLong)} }
 
 // errSlow ends the connection of a client that takes too long.
 var errSlow = errors.New("a line timed out")
 
-// pace gives turns.
+// pace limits the number of concurrent requests.
 type pace struct{ turns chan struct{} }
 
 func newPace() *pace { return &pace{turns: make(chan struct{}, limit.LineTurns)} }
@@ -51,7 +49,7 @@ func (p *pace) enter(ctx context.Context) bool {
 	}
 }
 
-// leave gives the turn back after a rest.
+// leave frees the turn after a rest.
 func (p *pace) leave(took, least time.Duration) {
 	time.AfterFunc(max(least, min(restFactor*took, mostRest)), func() { <-p.turns })
 }

@@ -9,16 +9,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// errTooLong says that a line was longer than it may be, and was skipped.
+// errTooLong means that a line exceeded the limit and was skipped.
 var errTooLong = errors.New("a line is too long")
 
-// lines reads lines. Never more than one is in memory, and nothing of one that is
-// too long.
+// lines reads lines. At most one is in memory, and nothing of a line that is too long.
 type lines struct {
 	r     *bufio.Reader
 	limit int
-	// long, which may be nil, is called once for a line that is longer than
-	// limit.LineShort, before more of it is read. An error ends the stream.
+	// long, if not nil, is called once for a line longer than limit.LineShort, before more of it is read. An
+	// error ends the stream.
 	long func() error
 	buf  []byte
 }
@@ -27,9 +26,8 @@ func newLines(r io.Reader, limit int) *lines {
 	return &lines{r: bufio.NewReaderSize(r, 16<<10), limit: limit}
 }
 
-// next gives the next line without its end, valid until it is called again. The
-// last line of a stream needs no end. errTooLong may be followed by other lines;
-// any other error is final.
+// next returns the next line without its newline, valid until the next call. The last line of a stream needs no
+// newline. After errTooLong, other lines may follow; any other error is final.
 func (l *lines) next() ([]byte, error) {
 	if cap(l.buf) > limit.LineShort {
 		l.buf = nil

@@ -1,6 +1,6 @@
 // Package lineapi implements the line protocol: one JSON object per line as a request, one or more lines as the
-// answer, over the Unix socket of one sandbox. Clients are harnesses in any language, outside, and processes in the
-// sandbox itself, inside. Only the daemon imports it; it imports client/wire, timeline and fault.
+// answer, over the Unix socket of one sandbox. Clients are harnesses in any language, outside, and processes in
+// the sandbox itself, inside. Only the daemon imports it.
 //
 // Requests of one connection are carried out in order; connections are independent. Every answer ends in a line with
 // "ok":true, or with "error" and an optional "hint"; "kind" is to branch on. Only exec has lines before that one. A
@@ -53,16 +53,16 @@ import (
 // Engine is the engine as the operations need it. A sandbox is named by its ID. Every method is safe for concurrent
 // use; errors carry a fault.Kind.
 type Engine interface {
-	// Exec is that of httpapi.Commands.
+	// Exec is as in httpapi.Commands.
 	Exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	Head(ctx context.Context, name string) (string, error)
 	Snapshots(ctx context.Context, name string) (wire.LogResult, error)
 	Branches(ctx context.Context, name string) (wire.BranchesResult, error)
-	// ShowSome is Show with at most that many changes; 0 is as many as one answer holds.
+	// ShowSome is Show with at most most changes; 0 means as many as one answer holds.
 	ShowSome(ctx context.Context, name, ref string, most int) (wire.ShowResult, error)
 	Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error)
 	Commit(ctx context.Context, name, message string) (wire.CommitResult, error)
-	// Checkout goes to a snapshot. In place, processes stay.
+	// Checkout rewinds to a snapshot. If inPlace is true, processes are kept.
 	Checkout(ctx context.Context, name, ref string, inPlace bool) (wire.MoveResult, error)
 	DeleteSnapshot(ctx context.Context, name, ref string) (string, error)
 	Tags(ctx context.Context, name string) (map[string]string, error)
@@ -75,47 +75,47 @@ type Level int
 
 // The levels.
 const (
-	Read   Level = iota + 1 // look at the history, and mark it
-	Rewind                  // go back in place, and keep
+	Read   Level = iota + 1 // read the history, and set messages
+	Rewind                  // rewind in place, and commit
 	Owner                   // everything
 )
 
 // Options configures a Server.
 type Options struct {
 	Engine  Engine
-	Sandbox string // its id
+	Sandbox string // its ID
 	Level   Level
 	// Guard limits what clients can make this process do, and hides internal errors from them: for clients in the
 	// sandbox. nil trusts them.
 	Guard *Guard
-	// Admission has costly requests wait for memory; nil admits all.
+	// Admission makes costly requests wait for memory; nil admits all.
 	Admission *admission.Gate
-	// Spawned is the file that stores what spawn started, for the next server; "" stores nothing. It contains command
-	// lines, so it is encrypted with Key, the secret of a key of package seal; without a key it is not encrypted.
+	// Spawned is the file that stores the spawned commands for the next server; "" stores nothing. It contains
+	// command lines, so it is encrypted with Key (see package secretbox); without a key it is not encrypted.
 	Spawned string
 	Key     []byte
 	// Base is the context of requests; nil is context.Background().
 	Base context.Context
-	// Log gets internal errors; nil is slog.Default().
+	// Log receives internal errors; nil is slog.Default().
 	Log *slog.Logger
 }
 
-// Connections that a Server has at once. Who is in the sandbox and comes later is
-// refused, not faster than five hundred times a second.
+// Limits of connections to a Server. Beyond the limit, connections from the sandbox are refused, at most five
+// hundred per second.
 const (
 	maxOwners   = 1024
 	refusalRest = 2 * time.Millisecond
 	refusalTime = time.Second
 )
 
-// Server speaks the protocol for one sandbox.
+// Server serves the protocol for one sandbox.
 type Server struct {
 	opt    Options
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	pace   *pace // nil without a guard
-	most   int   // connections
-	limit  int   // bytes of a line
+	most   int   // maximum number of connections
+	limit  int   // maximum length of a line in bytes
 
 	mu     sync.Mutex
 	conns  map[net.Conn]bool // guarded by mu
@@ -125,10 +125,10 @@ type Server struct {
 	procs spawned
 }
 
-// errClosed is what requests are cancelled with.
+// errClosed is the cause with which requests are cancelled.
 var errClosed = errors.New("the socket was closed")
 
-// New returns a Server, which takes over what an earlier one spawned. The caller must call Close.
+// New returns a Server, which adopts the commands that an earlier one spawned. The caller must call Close.
 func New(opt Options) *Server {
 	if opt.Base == nil {
 		opt.Base = context.Background()
@@ -145,7 +145,7 @@ func New(opt Options) *Server {
 	return s
 }
 
-// Serve answers connections until the listener or the server is closed.
+// Serve accepts connections until the listener or the server is closed.
 func (s *Server) Serve(ln net.Listener) error {
 	for {
 		conn, err := ln.Accept()
@@ -153,7 +153,7 @@ func (s *Server) Serve(ln net.Listener) error {
 		case errors.Is(err, net.ErrClosed), err != nil && s.ctx.Err() != nil:
 			return nil //nolint:nilerr // it is what closing looks like
 		case err != nil:
-			// Out of descriptors, most likely: it passes.
+			// Probably out of file descriptors, which is temporary.
 			s.opt.Log.Warn("accept a connection", "sandbox", s.opt.Sandbox, "err", err)
 			sleep(s.ctx, time.Second)
 			continue
@@ -192,12 +192,11 @@ func (s *Server) end(conn net.Conn) {
 	s.mu.Unlock()
 }
 
-// refuse tells one client too many so. Nothing was sent to it, so that this does
-// not wait.
+// refuse sends the error for too many connections. The socket's buffer is empty, so the write does not block.
 func (s *Server) refuse(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(refusalTime))
-	_, _ = conn.Write(errorFrame(errCrowd(s.most))) // it may have left
+	_, _ = conn.Write(errorFrame(errCrowd(s.most))) // the client may be gone
 	sleep(s.ctx, refusalRest)
 }
 
@@ -214,7 +213,7 @@ func (s *Server) Close() {
 	s.work.Wait()
 }
 
-// sleep waits, and reports whether ctx has not ended.
+// sleep waits for d, and reports whether ctx has not ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

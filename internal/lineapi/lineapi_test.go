@@ -23,10 +23,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// patience is how long a test waits for what must come.
+// patience is the time limit for events that a test waits for.
 const patience = 60 * time.Second
 
-// listen gives a socket with a short path.
+// listen returns a Unix socket listener with a short path.
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "line")
@@ -50,7 +50,7 @@ func serve(t testing.TB, opt Options) (s *Server, dial func() *peer) {
 	ln := listen(t)
 	s = New(opt)
 	if looptest.Race {
-		s.limit = min(s.limit, 4<<20) // to read what is longer takes a minute
+		s.limit = min(s.limit, 4<<20) // reading a longer one takes a minute
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
@@ -97,7 +97,7 @@ func (p *peer) line() string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// answer gives the lines of one answer.
+// answer returns the lines of one answer.
 func (p *peer) answer() (all []string) {
 	p.t.Helper()
 	for {
@@ -132,8 +132,8 @@ func (p *peer) want(q, part string) {
 
 var spawnID = regexp.MustCompile(`coppice-spawn-[0-9a-f]{16}`)
 
-// TestTranscript plays testdata/*.txt: lines with ">" are sent, and what comes back
-// is written behind "<".
+// TestTranscript plays testdata/*.txt: it sends the lines with ">", and compares the answers with those after
+// "<".
 func TestTranscript(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]Options{
@@ -181,7 +181,7 @@ func TestRequests_CanBePipelined(t *testing.T) {
 	_, dial := serve(t, Options{Engine: newFake(), Level: Owner})
 	p := dial()
 	p.send(strings.Repeat("{\"op\":\"head\"}\n", 500) + "{\"op\":\"exec\",\"cmd\":\"both\"}\r\nrubbish\n" + `{"op":"log"}`)
-	if err := p.CloseWrite(); err != nil { // the last one has no end
+	if err := p.CloseWrite(); err != nil { // the last line has no newline
 		t.Fatal(err)
 	}
 	for range 500 {
@@ -240,9 +240,9 @@ func TestExec_CompletesAfterDisconnect(t *testing.T) {
 	select {
 	case <-f.kept:
 	case <-time.After(patience):
-		t.Fatal("the command was not seen through")
+		t.Fatal("the command did not run to its end")
 	}
-	eventually(t, "the connection is forgotten", func() bool {
+	eventually(t, "the connection is removed", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.conns) == 0
@@ -260,14 +260,14 @@ func TestTournament_EndsOnDisconnectNotHalfClose(t *testing.T) {
 	}
 	select {
 	case <-f.kept:
-		t.Fatal("it ended when its client had no more to say")
+		t.Fatal("the tournament ended when its client closed its half")
 	case <-time.After(3 * goneEvery):
 	}
 	p.Close()
 	select {
 	case <-f.kept:
 	case <-time.After(patience):
-		t.Fatal("it did not end with its client")
+		t.Fatal("the tournament did not end when its client disconnected")
 	}
 }
 
@@ -283,7 +283,7 @@ func TestSlowReader_DoesNotBlockOtherClients(t *testing.T) {
 	for range 50 {
 		other.want(`{"op":"head"}`, `"head":"bbbbbbbbbbbb"`)
 	}
-	for i := range 2000 { // nothing of what it did not read is lost
+	for i := range 2000 { // no unread answer is lost
 		if got := slow.line(); !strings.HasPrefix(got, `{"ok":true,`) {
 			t.Fatalf("answer %d: %s", i, got)
 		}
@@ -311,7 +311,7 @@ func TestLines_OfMaximumLength(t *testing.T) {
 	}
 }
 
-// TestHostileClient_IsBounded does what a sandbox can do to its own socket.
+// TestHostileClient_IsBounded covers what a sandbox can do to its own socket.
 func TestHostileClient_IsBounded(t *testing.T) {
 	t.Parallel()
 	s, dial := serve(t, Options{Engine: full{newFake()}, Level: Read, Guard: NewGuard()})
@@ -326,7 +326,7 @@ func TestHostileClient_IsBounded(t *testing.T) {
 	if got := dial().line(); !strings.Contains(got, "too many connections: 32") {
 		t.Error(got)
 	}
-	// Lines without an end: two at once, and their places come back.
+	// Unfinished long lines: two at once are read, and their places are freed.
 	for _, p := range crowd[:4] {
 		_ = p.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		_, _ = io.CopyN(p.UnixConn, endless{}, 8<<20)
@@ -338,8 +338,8 @@ func TestHostileClient_IsBounded(t *testing.T) {
 	for _, p := range crowd {
 		p.Close()
 	}
-	eventually(t, "places for long lines come back", func() bool { return len(s.opt.Guard.long) == 0 })
-	eventually(t, "places for connections come back", func() bool {
+	eventually(t, "places for long lines are freed", func() bool { return len(s.opt.Guard.long) == 0 })
+	eventually(t, "places for connections are freed", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.conns) == 1
@@ -347,7 +347,7 @@ func TestHostileClient_IsBounded(t *testing.T) {
 	last.want(`{"op":"mark","label":"`+strings.Repeat("x", limit.LineText+1)+`"}`, "the limit inside the sandbox is 4096")
 	last.want(`{"op":"show","node":"broken"}`, `"internal error"`)
 
-	// Snapshots come no faster than they may.
+	// Snapshots are limited in rate.
 	begun := time.Now()
 	for range 12 {
 		last.want(`{"op":"mark","label":"l"}`, `"ok":true`)
@@ -384,7 +384,7 @@ func TestSpawned_AreFoundAfterRestart(t *testing.T) {
 	p.want(`{"op":"kill","pid":41}`, `{"ok":true}`)
 	p.want(`{"op":"ps"}`, `"procs":[]`)
 	if b, err := os.ReadFile(opt.Spawned); !os.IsNotExist(err) {
-		t.Errorf("still remembered: %s", b)
+		t.Errorf("the file still exists: %s", b)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestClose_EndsConnections(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		t.Fatal("it did not end")
+		t.Fatal("the server did not close")
 	}
 }
 
@@ -428,12 +428,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-// FuzzLines: whatever comes, every line is found as it is, or skipped as a whole.
+// FuzzLines checks that every line is returned unchanged, or skipped as a whole.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{}\n\n{\"op\":\"log\"}\r\nlast"), 7)
 	f.Add(bytes.Repeat([]byte("x"), 300), 100)
@@ -452,7 +452,7 @@ func FuzzLines(f *testing.F) {
 				t.Fatalf("line %d of %q with limit %d: %q, %v", i, b, limit, got, err)
 			}
 			if cap(l.buf) > 2*limit+64<<10 {
-				t.Fatalf("%d bytes are held", cap(l.buf))
+				t.Fatalf("the buffer has %d bytes", cap(l.buf))
 			}
 		}
 		if got, err := l.next(); err != io.EOF {
@@ -461,7 +461,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// FuzzRequests: no line makes the server anything but answer once.
+// FuzzRequests checks that the server answers any line exactly once.
 func FuzzRequests(f *testing.F) {
 	for _, s := range []string{`{"op":"tag","name":1}`, `{"op":null}`, `[]`, `{"op":"diff","a":"HEAD","b":null}`,
 		`{"op":"retain","keep":-1}`, "\x00", `{"op":"exec"}`} {

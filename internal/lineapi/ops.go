@@ -17,7 +17,7 @@ import (
 type op struct {
 	name     string // set by find
 	least    Level
-	snapshot bool // it may take one
+	snapshot bool // it may take a snapshot
 	costly   bool // it may need much of the daemon's memory
 	run      func(c *conn, line []byte) (any, error)
 }
@@ -44,8 +44,7 @@ var ops = map[string]op{
 	"retain":     {least: Owner, costly: true, run: request((*conn).retain)},
 }
 
-// request gives fn what a line says. Unknown fields are allowed: a newer client may
-// send them.
+// request parses a line for fn. Unknown fields are allowed: a newer client may send them.
 func request[Q any](fn func(c *conn, q Q) (any, error)) func(*conn, []byte) (any, error) {
 	return func(c *conn, line []byte) (any, error) {
 		var q Q
@@ -58,7 +57,7 @@ func request[Q any](fn func(c *conn, q Q) (any, error)) func(*conn, []byte) (any
 
 type none struct{}
 
-// find says which operation a line asks for, if this client may.
+// find returns the operation of a line, if this client may use it.
 func (c *conn) find(line []byte) (op, error) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return op{}, fault.New(fault.Invalid, "empty line").WithHint(example)
@@ -99,7 +98,8 @@ func malformed(err error) error {
 	return fault.New(fault.Invalid, "expected a JSON object").Because(err).WithHint(example)
 }
 
-// forbidden says what would allow an operation.
+// forbidden returns the error for an operation that the client's level does not allow, with a hint about how to
+// allow it.
 func forbidden(what string, least Level) error {
 	f := fault.New(fault.Denied, "%s is not allowed from inside the sandbox", what)
 	if least == Rewind {
@@ -108,7 +108,7 @@ func forbidden(what string, least Level) error {
 	return f.WithHint("it is only possible from outside the sandbox")
 }
 
-// allowed lists the operations that this client may ask for.
+// allowed lists the operations that this client may use.
 func (c *conn) allowed() string {
 	var names []string
 	for name, o := range ops {
@@ -120,7 +120,7 @@ func (c *conn) allowed() string {
 	return strings.Join(names, ", ")
 }
 
-// text refuses what is too long to be kept for an untrusted client.
+// text refuses a text of an untrusted client that is too long to be stored.
 func (c *conn) text(what, s string) error {
 	if c.opt.Guard != nil && len(s) > limit.LineText {
 		return fault.New(fault.Invalid, "the %s is too large: %d bytes; the limit inside the sandbox is %d", what, len(s),
@@ -129,7 +129,7 @@ func (c *conn) text(what, s string) error {
 	return nil
 }
 
-// missingField is the error for a field that is missing.
+// missingField returns the error for a missing field.
 func missingField(op, field, what string) error {
 	return fault.New(fault.Invalid, "%s requires %q", op, field).WithHint("send %s as %q", what, field)
 }
@@ -146,7 +146,7 @@ func (c *conn) head(none) (any, error) {
 type nodesAnswer struct {
 	Nodes     []wire.Snapshot `json:"nodes"`
 	Head      string          `json:"head"`
-	Truncated bool            `json:"truncated,omitempty"` // there are older ones
+	Truncated bool            `json:"truncated,omitempty"` // older ones are omitted
 }
 
 func (c *conn) log(none) (any, error) {
@@ -159,7 +159,7 @@ func (c *conn) branches(none) (any, error) {
 	return c.nodes(res.Nodes, res.Head), err
 }
 
-// nodes lists snapshots, newest first: for an untrusted client only so many.
+// nodes lists snapshots, newest first. For an untrusted client their number is limited.
 func (c *conn) nodes(list []wire.Snapshot, head string) nodesAnswer {
 	most := len(list)
 	if c.opt.Guard != nil {
@@ -168,7 +168,7 @@ func (c *conn) nodes(list []wire.Snapshot, head string) nodesAnswer {
 	return nodesAnswer{Nodes: notNil(list[:most]), Head: head, Truncated: most < len(list)}
 }
 
-// changes is how many changes an answer lists; 0 is as many as one outside does.
+// changes returns the maximum number of changes in an answer; 0 means the default for clients outside.
 func (c *conn) changes() int {
 	if c.opt.Guard != nil {
 		return limit.LineChanges
@@ -186,7 +186,7 @@ type showAnswer struct {
 	Message string        `json:"message"`
 	Changes []wire.Change `json:"changes"`
 
-	Truncated bool `json:"truncated,omitempty"` // there are more changes
+	Truncated bool `json:"truncated,omitempty"` // more changes are omitted
 }
 
 func (c *conn) show(q nodeRequest) (any, error) {
@@ -201,7 +201,7 @@ func (c *conn) show(q nodeRequest) (any, error) {
 
 type diffAnswer struct {
 	Changes   []wire.Change `json:"changes"`
-	Truncated bool          `json:"truncated,omitempty"` // there are more
+	Truncated bool          `json:"truncated,omitempty"` // more changes are omitted
 }
 
 func (c *conn) diff(q struct {
@@ -296,7 +296,7 @@ func (c *conn) gc(none) (any, error) {
 	return gcAnswer{notNil(res.Removed)}, err
 }
 
-// keepDefault is how many snapshots retain keeps when nobody says.
+// keepDefault is the default number of snapshots that retain keeps.
 const keepDefault = 30
 
 type retainAnswer struct {
@@ -323,7 +323,7 @@ func (c *conn) retain(q struct {
 	return retainAnswer{dropped}, err
 }
 
-// notNil makes an empty list read [] and not null.
+// notNil replaces a nil list with an empty one, which is encoded as [] and not null.
 func notNil[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -338,7 +338,7 @@ func keys(m map[string]string) (out []string) {
 	return out
 }
 
-// cut shortens what is only repeated to people.
+// cut shortens text for error messages.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -12,13 +12,13 @@ type Marker interface {
 	Mark(ctx context.Context, name string, req wire.MarkRequest) (wire.CommitResult, error)
 }
 
-// Tournamenter is an Engine that can try several commands and keep the best.
+// Tournamenter is an Engine that can run several commands and keep the best result.
 type Tournamenter interface {
 	Tournament(ctx context.Context, name string, req wire.TournamentRequest,
 		progress func(wire.Progress)) (wire.TournamentResult, error)
 }
 
-// Lacking is the error for an operation that the engine does not have.
+// Lacking returns the error for an operation that the engine does not support.
 func Lacking(op string) error {
 	return fault.New(fault.Unsupported, "this daemon does not support %s", op).
 		WithHint("it may be older than its client; see: coppice system version")
@@ -36,7 +36,7 @@ func (c *conn) mark(q wire.MarkRequest) (any, error) {
 	return nodeAnswer{res.Node, res.Head}, err
 }
 
-// tournament takes long, uses all that the machine has, and ends with its client.
+// tournament runs a tournament. It may take long and uses all processors, so it ends when its client disconnects.
 func (c *conn) tournament(q wire.TournamentRequest) (any, error) {
 	t, ok := c.opt.Engine.(Tournamenter)
 	switch {
@@ -44,7 +44,7 @@ func (c *conn) tournament(q wire.TournamentRequest) (any, error) {
 		return nil, Lacking("tournament")
 	case len(q.Candidates) == 0:
 		return nil, missingField("tournament", "candidates", "a list of objects with \"name\" and \"cmd\"")
-	case len(q.Policy) > 0: // whoever is given this socket is given one sandbox, as it is
+	case len(q.Policy) > 0: // a client of this socket may use one sandbox, under its policy
 		return nil, fault.New(fault.Unsupported, "cannot set a policy for a tournament here").
 			WithHint("omit policy, or use: coppice tournament")
 	}

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// maxSpawned is how many spawned commands may run at once.
+	// maxSpawned is the maximum number of spawned commands that run.
 	maxSpawned = 256
-	// killGrace is what a command has between SIGTERM and SIGKILL, and killWait
-	// how long its end is waited for after that.
+	// killGrace is the time between SIGTERM and SIGKILL, and killWait the time limit for the command to exit
+	// after that.
 	killGrace = 2 * time.Second
 	killWait  = 10 * time.Second
-	// logDir is a place without history, which every user can write.
+	// logDir is a directory that is not in the history, and that every user can write.
 	logDir = "/tmp/"
-	// background gives a login shell its output's file, which must be a new one,
-	// and becomes it.
+	// background makes a login shell create the file of its output, which must not exist, and replace itself with
+	// the command.
 	background = `set -C; exec >"$1" 2>&1; set +C; if command -v bash >/dev/null 2>&1; then exec bash -lc "$2"; fi; exec sh -lc "$2"`
 )
 
-// proc is a command that was spawned and, as far as is known, runs.
+// proc is a spawned command that, as far as is known, still runs.
 type proc struct {
 	PID  int    `json:"pid"` // inside
 	Args string `json:"args"`
@@ -42,10 +42,10 @@ type proc struct {
 
 	stream *stream
 	input  *io.PipeWriter
-	done   chan struct{} // closed at its end, or when it is not looked after any more
+	done   chan struct{} // closed when the command exits, or is no longer tracked
 }
 
-// spawned is what a Server knows of the commands that it spawned.
+// spawned tracks the spawned commands of a Server.
 type spawned struct {
 	mu  sync.Mutex
 	all []*proc // guarded by mu; in the order of their start
@@ -56,14 +56,13 @@ type spawnAnswer struct {
 	Log string `json:"log"`
 }
 
-// spawn starts a command that nobody waits for. What it changes becomes a snapshot
-// when it ends.
+// spawn starts a command without waiting for it. Its changes become a snapshot when it exits.
 func (c *conn) spawn(q cmdRequest) (any, error) {
 	if err := q.check("spawn"); err != nil {
 		return nil, err
 	}
 	var id [8]byte
-	_, _ = rand.Read(id[:]) // it never fails
+	_, _ = rand.Read(id[:]) // never fails
 	word, stdin := script(q.Cmd)
 	p := &proc{Args: cut(q.Cmd, maxLabel), Log: logDir + "coppice-spawn-" + hex.EncodeToString(id[:]) + ".log"}
 	req := wire.ExecRequest{Cmd: []string{"sh", "-c", background, "sh", p.Log, word}, Stdin: stdin != nil, Label: p.Args}
@@ -73,7 +72,7 @@ func (c *conn) spawn(q cmdRequest) (any, error) {
 	}
 	ended := c.look(p, req, stdin)
 	select {
-	case <-p.stream.begun: // after which start stays as it is
+	case <-p.stream.begun: // start does not change after that
 		c.procs.started(p)
 		c.remember()
 		return spawnAnswer{p.PID, p.Log}, nil
@@ -85,7 +84,7 @@ func (c *conn) spawn(q cmdRequest) (any, error) {
 	}
 }
 
-// look looks after a command until its end, of which the result tells.
+// look tracks a command until it exits. The returned channel receives the error of the exec.
 func (s *Server) look(p *proc, req wire.ExecRequest, stdin io.Reader) <-chan error {
 	r, w := io.Pipe()
 	if stdin == nil {
@@ -97,7 +96,7 @@ func (s *Server) look(p *proc, req wire.ExecRequest, stdin io.Reader) <-chan err
 		defer close(p.done)
 		unhook := context.AfterFunc(s.ctx, func() { w.Close() })
 		defer unhook()
-		go func() { <-p.stream.end; r.Close() }() // the engine reads no more
+		go func() { <-p.stream.end; r.Close() }() // the engine has stopped reading
 		_, err := s.opt.Engine.Exec(s.ctx, s.opt.Sandbox, req, p.stream)
 		_ = p.stream.SetReadDeadline(time.Time{})
 		if err == nil || s.ctx.Err() == nil {
@@ -119,7 +118,7 @@ type shown struct {
 	Log  string `json:"log"`
 }
 
-// ps lists what was spawned and runs.
+// ps lists spawned commands that run.
 func (c *conn) ps(none) (any, error) {
 	c.procs.mu.Lock()
 	defer c.procs.mu.Unlock()
@@ -132,7 +131,7 @@ func (c *conn) ps(none) (any, error) {
 	return psAnswer{list}, nil
 }
 
-// kill ends a spawned command, and with it its process group.
+// kill kills the process group of a spawned command.
 func (c *conn) kill(q struct {
 	PID int `json:"pid"`
 }) (any, error) {
@@ -195,8 +194,7 @@ func (s *spawned) find(pid int) *proc {
 	return nil
 }
 
-// remember writes down what runs, for the next server. Who cannot is not the worse
-// for it until there is one.
+// remember stores the running commands for the next server. A failure only matters to that one.
 func (s *Server) remember() {
 	if s.opt.Spawned == "" {
 		return
@@ -216,10 +214,10 @@ func (s *Server) remember() {
 	}
 }
 
-// forSpawned is what the file of spawned commands is sealed for.
+// forSpawned is the purpose for which the file of spawned commands is encrypted.
 const forSpawned = "spawned"
 
-// sealed gives a list of commands as it is kept.
+// sealed encodes a list of commands for the file.
 func (s *Server) sealed(list []*proc) ([]byte, error) {
 	b, err := json.Marshal(list)
 	if err != nil || len(s.opt.Key) == 0 {
@@ -233,7 +231,7 @@ func (s *Server) sealed(list []*proc) ([]byte, error) {
 	return []byte(text), err
 }
 
-// unsealed reads what sealed made, or what a build without keys did.
+// unsealed decodes the output of sealed, or that of a build without keys.
 func (s *Server) unsealed(b []byte) (list []*proc, err error) {
 	if text := string(b); secretbox.Is(text) {
 		key, err := secretbox.New(s.opt.Key)
@@ -247,15 +245,14 @@ func (s *Server) unsealed(b []byte) (list []*proc, err error) {
 	return list, json.Unmarshal(b, &list)
 }
 
-// takeUp looks after what an earlier server spawned. What has ended meanwhile is
-// forgotten.
+// takeUp tracks the commands that an earlier server spawned, and forgets those that have exited.
 func (s *Server) takeUp() {
 	if s.opt.Spawned == "" {
 		return
 	}
 	b, err := os.ReadFile(s.opt.Spawned)
 	if err != nil {
-		return // there is none
+		return // the file does not exist
 	}
 	all, err := s.unsealed(b)
 	if err != nil {

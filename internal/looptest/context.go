@@ -1,5 +1,5 @@
-// Package looptest helps tests with long loops: contexts that end in the middle of one, and
-// samples of the cases, since the race detector makes all of them too slow.
+// Package looptest helps tests with long loops: contexts that end in the middle of one, and samples of the cases,
+// since the race detector makes all of them too slow.
 package looptest
 
 import (
@@ -18,8 +18,7 @@ type Context struct {
 	calls atomic.Int64
 }
 
-// EndsAfter returns a context that ends at the first call of Err after n others, or with
-// the test.
+// EndsAfter returns a context that ends at the first call of Err after n others, or with the test.
 func EndsAfter(t *testing.T, n int64) *Context {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -41,5 +40,5 @@ func (c *Context) Err() error {
 	return c.Context.Err()
 }
 
-// Calls returns how often Err was called.
+// Calls returns the number of calls of Err.
 func (c *Context) Calls() int64 { return c.calls.Load() }

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Sample returns which of the cases numbered from 0 a loop takes: the first, and the step to the
-// next. It takes all of them, but with the race detector one in every, and with -short one in
-// eight, each from a random one on.
+// Sample selects the cases, numbered from 0, that a loop runs: the first, and the step to the next. It selects
+// all of them. With the race detector it selects one in every, and with -short one in eight, starting at a random
+// one.
 func Sample(t *testing.T, every int) (first, step int) {
 	t.Helper()
 	switch {

@@ -43,7 +43,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Masks makes and finds the masks of sandboxes. Create one with New. All methods are safe for concurrent use.
+// Masks creates and finds the masks of sandboxes. Create one with New. All methods are safe for concurrent use.
 type Masks struct {
 	config Config // never changed
 
@@ -56,12 +56,12 @@ func New(c Config) *Masks { return &Masks{config: c, known: map[timeline.Sandbox
 
 func (m *Masks) dir() string { return filepath.Join(m.config.Home, "masks") }
 
-// note is the file that names the mask with which the live root of a sandbox was last mounted.
+// note returns the path of the file that names the mask with which the live root of a sandbox was last mounted.
 func (m *Masks) note(id timeline.SandboxID) string {
 	return filepath.Join(m.config.Home, "sandboxes", string(id), "mask")
 }
 
-// Make makes the mask of a sandbox for the current state of the host. The result is zero if nothing is to be
+// Make creates the mask of a sandbox for the current state of the host. The result is zero if nothing is to be
 // hidden.
 func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error) {
 	c, err := m.config.Policies.Hides(ctx, rec)
@@ -86,8 +86,8 @@ func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error
 	return made, fault.Wrap(err, "hide paths from sandbox %s", rec.Name)
 }
 
-// ForMount makes the mask for the next mount of a live root; the sandbox is read with it from then on. The
-// caller holds the lock of the sandbox, and nothing of the live root is mounted.
+// ForMount creates the mask for the next mount of a live root; the sandbox is then read with it. The caller holds the
+// lock of the sandbox, and nothing of the live root is mounted.
 func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) (rootfs.Made, error) {
 	made, err := m.Make(ctx, rec)
 	if err != nil || made.Dir == "" {
@@ -95,7 +95,7 @@ func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox
 	}
 	note, text := m.note(rec.ID), []byte(filepath.Base(made.Dir))
 	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
-		if err := vfs.NoteUnsynced(m.config.FS, note, text); err != nil { // masks do not outlive a power loss
+		if err := vfs.NoteUnsynced(m.config.FS, note, text); err != nil { // masks do not survive a power failure
 			return made, fault.Wrap(err, "record the masks in use")
 		}
 	}
@@ -105,8 +105,8 @@ func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox
 	return made, nil
 }
 
-// Of returns the directory of the mask that a sandbox is read with: that of its live root, or one made for
-// it; "" if there is none.
+// Of returns the directory of the mask that a sandbox is read with: that of its live root, or a new one; "" if there
+// is none.
 func (m *Masks) Of(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	m.mu.Lock()
 	dir := m.known[rec.ID]
@@ -143,8 +143,8 @@ func (m *Masks) Forget(id timeline.SandboxID) {
 	delete(m.known, id)
 }
 
-// Stack returns the directories that make up the root of a snapshot, as the sandbox may see it, and the IDs
-// of its layers, topmost first. The caller must not change the layers.
+// Stack returns the directories that form the root of a snapshot, as the sandbox may see it, and the IDs of its
+// layers, topmost first. The caller must not change the layers.
 func (m *Masks) Stack(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID,
 ) (rootspec.Stack, []timeline.LayerID, error) {
@@ -174,9 +174,9 @@ func (m *Masks) Stack(
 	return st, ids, nil
 }
 
-// Sweep removes the masks that no live root can be mounted with. It must be called before any file is read
-// through one. After a reboot none is mounted, and one may be incomplete. A mask is renamed before it is
-// removed, so that an incomplete one is never found by its name.
+// Sweep removes the masks that no live root can be mounted with. It must be called before any file is read through a
+// mask. After a reboot none is mounted, and some may be incomplete. A mask is renamed before it is removed, so that
+// an incomplete one is never found by its name.
 func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 	masks, err := os.ReadDir(m.dir())
 	if errors.Is(err, fs.ErrNotExist) {

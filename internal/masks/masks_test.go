@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// hides are policies that all hide the same.
+// hides implements Policies with the same hidden paths for every sandbox.
 type hides struct {
 	covered policies.Covered
 	err     error
@@ -29,7 +29,7 @@ func (h hides) Hides(context.Context, *meta.Sandbox) (policies.Covered, error) {
 	return h.covered, h.err
 }
 
-// two are the records of snapshot b on snapshot a, each with a layer of its name.
+// two implements the records of snapshot b on snapshot a, each with a layer of its name.
 type two struct{}
 
 func (two) Lineage(context.Context, timeline.SnapshotID) (timeline.Lineage, error) {
@@ -78,8 +78,8 @@ func TestStack_FailsOnDamagedPolicy(t *testing.T) {
 	}
 }
 
-// TestOf_ReadsMaskFileOfSandbox checks that the paths that the mask of a mounted sandbox hides
-// stay hidden until it is mounted again, whatever its policy says now.
+// TestOf_ReadsMaskFileOfSandbox checks that the paths that the mask of a mounted sandbox hides stay hidden until it
+// is mounted again, regardless of its current policy.
 func TestOf_ReadsMaskFileOfSandbox(t *testing.T) {
 	t.Parallel()
 	m, home := newMasks(t, hides{})
@@ -131,7 +131,7 @@ func TestSweep_KeepsMasksThatMayBeMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := m.Sweep(t.Context(), false); err != nil || len(left()) != 3 {
-		t.Errorf("where it is not known what is mounted, %q are left, %v", left(), err)
+		t.Errorf("with an unreadable mask file, %q are left, %v", left(), err)
 	}
 	if err := os.Remove(note); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// mostForks is how many sandboxes one call makes.
+// mostForks is the maximum number of sandboxes that one call creates.
 const mostForks = 100
 
 type forkIn struct {
@@ -99,7 +99,8 @@ func newBox(sb wire.Sandbox) box {
 		Labels: cleanLabels(sb.Labels)}
 }
 
-// cleanLabels returns labels as an answer has them. The daemon checks labels; this one may be another.
+// cleanLabels sanitizes labels for an answer. Coppice's daemon checks labels, but the client may be connected to
+// another version.
 func cleanLabels(labels map[string]string) map[string]string {
 	if len(labels) == 0 {
 		return nil

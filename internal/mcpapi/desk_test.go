@@ -23,12 +23,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// withPrograms runs tests where the program finds its helpers.
+// withPrograms runs tests with the helper programs installed.
 type withPrograms struct{ *testing.M }
 
 func (w withPrograms) Run() int { return programtest.Run(w.M) }
 
-// TestMain makes this binary the program as well, so that there is a real daemon.
+// TestMain makes this binary also serve as the program coppice, so that tests have a real daemon.
 func TestMain(m *testing.M) {
 	testscript.Main(withPrograms{m}, map[string]func(){"coppice": func() { os.Exit(cli.Main(os.Args)) }})
 }
@@ -60,18 +60,18 @@ func newDesk(t *testing.T) *desk {
 			d.coppice("rm", "--force", name)
 		}
 		d.coppice("serve", "--stop")
-		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run() // what the daemon was root over
+		_ = exec.Command("chmod", "-R", "u+rwx", dir).Run() // files that the daemon owns as root in its user namespace
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	d.coppice("create", sandbox)
-	// What a login shell of this machine's user does is none of our business.
+	// The login files of the host's user must not affect the test.
 	d.coppice("exec", sandbox, "--", "sh", "-c", "rm -f ~/.profile ~/.bash_profile ~/.bash_login")
 	return d
 }
 
-// coppice runs the program.
+// coppice runs the program coppice.
 func (d *desk) coppice(args ...string) string {
 	d.t.Helper()
 	cmd := exec.Command("coppice", args...)
@@ -87,17 +87,17 @@ func (d *desk) coppice(args ...string) string {
 	return string(out)
 }
 
-// model is a client of the protocol, of the official SDK.
+// model is an MCP client that uses the official Go SDK.
 type model struct {
 	t *testing.T
 	*mcp.ClientSession
-	hangUp func() // closes the server's stdin, and waits for its end
+	hangUp func() // closes the server's stdin, and waits for it to exit
 
 	mu       sync.Mutex
 	progress []mcp.ProgressNotificationParams // guarded by mu
 }
 
-// meet connects one to a server of its own.
+// meet connects a client to its own server.
 func meet(t *testing.T, opt mcpapi.Options) *model {
 	t.Helper()
 	in, clientOut := io.Pipe()
@@ -114,7 +114,7 @@ func meet(t *testing.T, opt mcpapi.Options) *model {
 	m.connect(&mcp.IOTransport{Reader: clientIn, Writer: clientOut})
 	m.hangUp = sync.OnceFunc(func() { clientOut.Close(); served.Wait() })
 	t.Cleanup(func() {
-		_ = m.Close() // it may have been hung up
+		_ = m.Close() // it may be closed already
 		m.hangUp()
 		cancel()
 	})
@@ -135,7 +135,7 @@ func (m *model) connect(tr mcp.Transport) {
 	}
 }
 
-// told gives what progress was made known so far.
+// told returns the progress notifications so far.
 func (m *model) told() []mcp.ProgressNotificationParams {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +144,7 @@ func (m *model) told() []mcp.ProgressNotificationParams {
 
 type args map[string]any
 
-// try calls a tool, and gives its text and structured content.
+// try calls a tool, and returns its text and structured content.
 func (m *model) try(name string, in args) (text string, out map[string]any, failed bool) {
 	m.t.Helper()
 	p := &mcp.CallToolParams{Name: name, Arguments: in}
@@ -160,7 +160,7 @@ func (m *model) try(name string, in args) (text string, out map[string]any, fail
 	return text, out, res.IsError
 }
 
-// call is try of what succeeds.
+// call is try, and fails the test if the call fails.
 func (m *model) call(name string, in args) (string, map[string]any) {
 	m.t.Helper()
 	text, out, failed := m.try(name, in)
@@ -170,22 +170,22 @@ func (m *model) call(name string, in args) (string, map[string]any) {
 	return text, out
 }
 
-// holds demands that text has all of parts.
+// holds checks that text contains all parts.
 func holds(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
 		if !strings.Contains(text, p) {
-			t.Errorf("there is no %q in:\n%.2000s", p, text)
+			t.Errorf("%q is missing in:\n%.2000s", p, text)
 		}
 	}
 }
 
-// eventually waits for what takes a moment.
+// eventually waits until is returns true.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
+			t.Fatalf("timeout after %s: %s", patience, what)
 		}
 	}
 }

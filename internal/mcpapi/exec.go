@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	// maxArg is the longest command that is given to a shell as a word. The kernel
-	// takes no word of 128 KiB (MAX_ARG_STRLEN).
+	// maxArg is the length of the longest command that is passed to a shell as an argument, in bytes. The kernel
+	// refuses arguments of 128 KiB (MAX_ARG_STRLEN).
 	maxArg = 100 << 10
-	// fromStdin makes a shell read what it is to do, and leave it no other input.
+	// fromStdin makes a shell execute its stdin, with no other input.
 	fromStdin = `eval "exec </dev/null
 $(cat)"`
-	// maxLabel is how much of a command becomes its snapshot's message, in bytes.
+	// maxLabel is the maximum size of a command in its snapshot's message, in bytes.
 	maxLabel = 1 << 10
-	// notFound is the exit code of a program that is not there.
+	// notFound is the exit code for a missing program.
 	notFound = 127
-	// What a cancelled command has between SIGTERM and SIGKILL, and then to end.
+	// termGrace is the time between SIGTERM and SIGKILL for a cancelled command, and killGrace the time limit for
+	// its exit after that.
 	termGrace = 2 * time.Second
 	killGrace = 5 * time.Second
 )
@@ -62,7 +63,7 @@ func (s *server) addExec(m *mcp.Server) {
 			"Long outputs are cut in the middle."}, exec)
 }
 
-// exec runs a command by a login shell.
+// exec runs a command in a login shell.
 func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
 	switch {
 	case in.Cmd == "":
@@ -97,7 +98,7 @@ func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
 		case exit.Message != "" && exit.Limit == "":
 			return execOut{}, "", fault.New(fault.Invalid, "%s", exit.Message)
 		}
-		stdout.total += dropped // between what was kept of it, as far as anybody knows
+		stdout.total += dropped // it is unknown where in the output they are missing
 		res, text := outcome(exit, &stdout, &stderr)
 		return res, text, nil
 	}
@@ -105,7 +106,7 @@ func exec(ctx context.Context, c *call, in execIn) (execOut, string, error) {
 		WithHint("if they were removed, rewind with checkout; if dir does not exist, send another one")
 }
 
-// label is the message of a command's snapshot.
+// label returns the message of a command's snapshot.
 func label(cmd string) string {
 	if len(cmd) <= maxLabel {
 		return cmd
@@ -143,7 +144,7 @@ func (c *call) run(ctx context.Context, req wire.ExecRequest, st client.Streams)
 	return exit, err
 }
 
-// endBy sends a signal, and reports whether that ended the command in time.
+// endBy sends a signal, and reports whether the command exited within grace.
 func endBy(signal string, grace time.Duration, signals chan<- string, ended <-chan struct{}) bool {
 	late, stop := context.WithTimeout(context.Background(), grace)
 	defer stop()
@@ -161,7 +162,7 @@ func endBy(signal string, grace time.Duration, signals chan<- string, ended <-ch
 	}
 }
 
-// outcome says what became of a command.
+// outcome returns the result of a command, structured and as text.
 func outcome(exit wire.Exit, stdout, stderr *excerpt) (execOut, string) {
 	out, outText, outLess := section("stdout", stdout)
 	err, errText, errLess := section("stderr", stderr)
@@ -187,7 +188,7 @@ func outcome(exit wire.Exit, stdout, stderr *excerpt) (execOut, string) {
 	return res, text + outText + errText
 }
 
-// section gives an output as one text, and as the part of a text for a model.
+// section returns an output as one text, and as a section of a text for a model.
 func section(name string, e *excerpt) (all, text string, omitted int64) {
 	head, tail, omitted := e.text()
 	if omitted == 0 {

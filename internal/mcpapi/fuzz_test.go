@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/mcpapi"
 )
 
-// FuzzArguments: whatever a model sends as the arguments of a tool, while there is
-// no daemon, it is refused, or told that nothing was carried out.
+// FuzzArguments sends arbitrary arguments for a tool, without a daemon. Each call must be refused, or fail with
+// the statement that nothing was carried out.
 func FuzzArguments(f *testing.F) {
 	for _, s := range [][2]string{
 		{"exec", `{"cmd":"true"}`}, {"exec", `{"cmd":7}`}, {"log", `{"limit":-1,"skip":1e300}`},
@@ -75,9 +75,9 @@ func FuzzArguments(f *testing.F) {
 		code, text := post(t,
 			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`}}`)
 		switch {
-		// What is no message at all is quoted to whoever sent it, as plain text.
+		// A malformed message is quoted in a plain-text error.
 		case code == 200 && strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\n' }):
-			t.Errorf("control bytes come back: %q", text)
+			t.Errorf("control bytes in the response: %q", text)
 		case code == 200 && !strings.Contains(text, `"isError":true`) && !strings.Contains(text, `"error":{`):
 			t.Errorf("%d %s", code, text)
 		case code >= 500:

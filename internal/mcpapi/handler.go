@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// sessionHeader names a session, in requests and in the answer that began it.
+	// sessionHeader has the ID of a session, in requests and in the answer that created it.
 	sessionHeader = "Mcp-Session-Id"
 	mostSessions  = 256
 	mostOwn       = 64
@@ -28,7 +28,7 @@ const (
 type Caller struct {
 	// ID identifies the caller: a session belongs to the caller that started it, and does not exist for others.
 	ID string
-	// Options are those for the caller. Its Client must have exactly the caller's rights.
+	// Options are the options for the caller. Their Client must have exactly the caller's rights.
 	Options Options
 }
 
@@ -38,17 +38,16 @@ type HandlerOptions struct {
 	Caller func(*http.Request) (Caller, error)
 	// Base ends all sessions; nil is context.Background().
 	Base context.Context
-	// Sessions bounds how many there are at once, of all callers; 0 is 256. Own
-	// bounds those of one caller, so that none keeps the others out; 0 is 64.
+	// Sessions is the maximum number of sessions of all callers; 0 means 256. Own is that of one caller, so that
+	// it cannot exclude others; 0 means 64.
 	Sessions, Own int
-	// Idle ends a session that has sent nothing for so long; 0 is 30 minutes.
+	// Idle is the time without requests after which a session ends; 0 means 30 minutes.
 	Idle time.Duration
 	// Log receives errors between client and server; nil is slog.Default().
 	Log *slog.Logger
 }
 
-// Handler serves the protocol over streamable HTTP. It checks neither Host nor
-// Origin: the guard of the listener does.
+// Handler serves MCP over streamable HTTP. It checks neither Host nor Origin: the guard of the listener does.
 func Handler(opt HandlerOptions) http.Handler {
 	if opt.Base == nil {
 		opt.Base = context.Background()
@@ -76,20 +75,20 @@ func Handler(opt HandlerOptions) http.Handler {
 type handler struct {
 	opt    HandlerOptions
 	stream *mcp.StreamableHTTPHandler
-	begun  atomic.Int64 // requests that may be about to begin a session
+	begun  atomic.Int64 // requests in progress that may create a session
 
 	mu      sync.Mutex
 	servers map[string]*served // guarded by mu; by Caller.ID
 }
 
-// served is one caller's server.
+// served is the server of one caller.
 type served struct {
 	*mcp.Server
-	used  time.Time    // when it was last asked for; guarded by handler.mu
-	begun atomic.Int64 // its part of handler.begun
+	used  time.Time    // last use; guarded by handler.mu
+	begun atomic.Int64 // this caller's share of handler.begun
 }
 
-// serverKey is where a request's context has its caller's server.
+// serverKey is the key of the caller's server in a request's context.
 type serverKey struct{}
 
 // ServeHTTP answers one request.
@@ -102,7 +101,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := h.server(caller)
 	switch id := r.Header.Get(sessionHeader); {
 	case id != "" && !has(m.Server, id):
-		http.Error(w, "session not found", http.StatusNotFound) // clients begin another one then
+		http.Error(w, "session not found", http.StatusNotFound) // the client then starts a new session
 		return
 	case id == "":
 		begun := sync.OnceFunc(func() { h.begun.Add(-1); m.begun.Add(-1) })
@@ -124,8 +123,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.stream.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// firstWord is an answer that says when it begins: the session that it is about, if
-// any, is there then.
+// firstWord calls said when the answer begins. If the request has created a session, that exists by then.
 type firstWord struct {
 	http.ResponseWriter
 	said func()
@@ -141,19 +139,19 @@ func (w *firstWord) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Flush is there because the protocol's library looks for it.
+// Flush implements http.Flusher, which the MCP library requires.
 func (w *firstWord) Flush() {
 	w.said()
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // the next write says what is wrong
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // the next write returns the error
 }
 
-// server gives the caller's server, which all its sessions share.
+// server returns the caller's server, which all its sessions share.
 func (h *handler) server(c Caller) *served {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.servers[c.ID]
 	if m == nil {
-		for id, old := range h.servers { // callers that are gone leave nothing behind
+		for id, old := range h.servers { // remove the servers of callers without sessions
 			if none(old.Server) && time.Since(old.used) > h.opt.Idle {
 				delete(h.servers, id)
 			}
@@ -165,7 +163,7 @@ func (h *handler) server(c Caller) *served {
 	return m
 }
 
-// sessions counts those of all callers.
+// sessions returns the number of sessions of all callers.
 func (h *handler) sessions() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,8 +173,7 @@ func (h *handler) sessions() (n int64) {
 	return n
 }
 
-// sessions counts those that have begun: one whose first request was another ends
-// with that.
+// sessions counts initialized sessions. A session whose first request is not initialize ends with that request.
 func sessions(m *mcp.Server) (n int64) {
 	for s := range m.Sessions() {
 		if s.InitializeParams() != nil {
@@ -196,7 +193,7 @@ func (h *handler) close() {
 	}
 	h.mu.Unlock()
 	for _, s := range all {
-		_ = s.Close() // nobody is left to tell
+		_ = s.Close() // the client may be gone
 	}
 }
 

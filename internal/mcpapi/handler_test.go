@@ -22,7 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mcpapi"
 )
 
-// The daemon serves models at its socket, with progress and cancellation.
+// TestHTTP checks that the daemon serves MCP at its socket, with progress and cancellation.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -35,7 +35,7 @@ func TestHTTP(t *testing.T) {
 	text, _ := m.call("exec", args{"cmd": "for i in 1 2 3; do echo line $i; sleep 0.2; done"})
 	holds(t, text, "line 3\n")
 	if len(m.told()) == 0 {
-		t.Error("there is no progress")
+		t.Error("no progress was reported")
 	}
 	text, _, failed := m.try("exec", args{"sandbox": "nowhere", "cmd": "true"})
 	if !failed || !strings.HasPrefix(text, refusal) {
@@ -55,24 +55,24 @@ func TestHTTP(t *testing.T) {
 		}
 		return st.Sandbox.Procs
 	}
-	eventually(t, "it runs", func() bool { return procs() > 0 })
+	eventually(t, "the command runs", func() bool { return procs() > 0 })
 	cancel()
 	if err := <-ended; err == nil {
-		t.Error("it was cancelled, and has a result")
+		t.Error("a cancelled call has a result")
 	}
-	eventually(t, "nothing runs any more", func() bool { return procs() == 0 })
+	eventually(t, "all processes have exited", func() bool { return procs() == 0 })
 
-	// A daemon that stops does not wait for the stream of a session.
+	// A stopping daemon does not wait for the stream of a session.
 	d.coppice("serve", "--stop")
 	if told, err := os.ReadFile(filepath.Join(d.home, "daemon.log")); err != nil ||
 		strings.Contains(string(told), "closed connections that were still being served") {
 		t.Errorf("%v: %s", err, told)
 	}
-	_ = m.Close() // there is nobody any more
+	_ = m.Close() // the daemon is gone
 	d.coppice("ls")
 }
 
-// hall is a handler whose callers are told apart by a header.
+// hall serves a handler that identifies callers by a header.
 func hall(t *testing.T, opt mcpapi.HandlerOptions) *httptest.Server {
 	t.Helper()
 	nobody := client.New(client.Options{Socket: "/nonexistent"})
@@ -88,7 +88,7 @@ func hall(t *testing.T, opt mcpapi.HandlerOptions) *httptest.Server {
 	return srv
 }
 
-// named adds who it is to each request.
+// named adds the caller's name to each request.
 type named string
 
 func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -133,7 +133,7 @@ func TestSessions_BelongToCaller(t *testing.T) {
 		}
 	}
 	if _, err := enter(t, srv, ""); err == nil {
-		t.Error("nobody has a session")
+		t.Error("a request without a caller has a session")
 	}
 }
 
@@ -149,11 +149,11 @@ func TestSessions_AreBounded(t *testing.T) {
 	}
 	if s, err := enter(t, srv, "carol"); err == nil {
 		s.Close()
-		t.Fatal("there are three sessions")
+		t.Fatal("three sessions were created")
 	}
 }
 
-// TestSessions_EndWhenIdle checks that a session without requests ends, and leaves room for another.
+// TestSessions_EndWhenIdle checks that a session without requests ends, and that another can then be created.
 func TestSessions_EndWhenIdle(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 1, Idle: 2 * time.Second})
@@ -171,7 +171,7 @@ func TestSessions_EndWhenIdle(t *testing.T) {
 	})
 }
 
-// TestSessions_AreBoundedPerCaller checks that one caller leaves room for the others.
+// TestSessions_AreBoundedPerCaller checks that one caller cannot use all sessions.
 func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	srv := hall(t, mcpapi.HandlerOptions{Sessions: 3, Own: 2})
@@ -184,16 +184,16 @@ func TestSessions_AreBoundedPerCaller(t *testing.T) {
 	}
 	if s, err := enter(t, srv, "alice"); err == nil {
 		s.Close()
-		t.Error("one has three sessions")
+		t.Error("one caller has three sessions")
 	}
 	s, err := enter(t, srv, "bob")
 	if err != nil {
-		t.Fatalf("there is no room for another: %v", err)
+		t.Fatalf("another caller was refused: %v", err)
 	}
 	s.Close()
 }
 
-// TestSessions_EndWithBase also checks that their streams end.
+// TestSessions_EndWithBase also checks that the sessions' streams end.
 func TestSessions_EndWithBase(t *testing.T) {
 	t.Parallel()
 	base, cancel := context.WithCancelCause(t.Context())

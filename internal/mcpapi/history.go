@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	manyNodes   = 50   // snapshots in an answer, unless more are asked for
-	manyChanges = 200  // changes likewise
-	mostAtOnce  = 1000 // of either
+	manyNodes   = 50   // default number of snapshots in an answer
+	manyChanges = 200  // default number of changes in an answer
+	mostAtOnce  = 1000 // maximum number of either
 )
 
 type noIn struct{ at }
@@ -145,7 +145,7 @@ func nodes(all []wire.Snapshot, head, what string, in pageIn) (nodesOut, string,
 	return res, text + rest, nil
 }
 
-// page gives a part of a list, and what to say of the rest.
+// page returns a part of a list, and a note about the rest.
 func page[T any](all []T, limit, skip, usual int) (some []T, rest string, _ error) {
 	if limit < 0 || skip < 0 || limit > mostAtOnce {
 		return nil, "", fault.New(fault.Invalid, "invalid limit %d or skip %d", limit, skip).
@@ -171,7 +171,7 @@ func newNode(n wire.Snapshot) node {
 		Created: n.Created.UTC().Format("2006-01-02T15:04:05Z"), Exit: n.Exit, Paths: n.Paths, Bytes: n.Bytes, Tags: tags}
 }
 
-// nodeLine is one snapshot on one line.
+// nodeLine formats a snapshot as one line.
 func nodeLine(n wire.Snapshot) string {
 	text := n.ID
 	if n.Parent != "" {
@@ -209,7 +209,7 @@ func show(ctx context.Context, c *call, in showIn) (showOut, string, error) {
 		nodeLine(res.Snapshot) + changeLines(some) + rest + beyond(res.Truncated), nil
 }
 
-// beyond says that there are more changes than an answer of the API holds.
+// beyond returns a note if the daemon's answer was truncated.
 func beyond(truncated bool) string {
 	if !truncated {
 		return ""
@@ -272,11 +272,10 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	return out, text, nil
 }
 
-// errEnough ends a patch.
+// errEnough is the error of an atMost that is full.
 var errEnough = errors.New("enough")
 
-// patch gives unified diffs, harmless, and at most limit bytes of them. More than
-// that is not even asked for.
+// patch returns unified diffs, sanitized and limited to limit bytes. It stops reading at the limit.
 func patch(
 	ctx context.Context, c *client.Client, sandbox string, req wire.DiffRequest, limit int,
 ) (text string, more bool, _ error) {
@@ -291,7 +290,7 @@ func patch(
 	return text, more, nil
 }
 
-// atMost takes so many bytes, and then fails with errEnough.
+// atMost accepts limit bytes, and then fails with errEnough.
 type atMost struct {
 	bytes.Buffer
 	limit int
@@ -312,7 +311,7 @@ func or(s, other string) string {
 	return s
 }
 
-// missingInput is the error for an input that is missing.
+// missingInput returns the error for a missing input.
 func missingInput(tool, input string) error {
 	return fault.New(fault.Invalid, "%s requires %q", tool, input).
 		WithHint("send the snapshot as %q; log lists them", input)

@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "write docs/mcp-tools.json anew")
 
 const golden = "../../docs/mcp-tools.json"
 
-// TestTools_MatchDocumentation checks that the descriptions of the tools that clients receive
-// are those in the documents.
+// TestTools_MatchDocumentation checks that the descriptions of the tools that clients receive are those in
+// docs/mcp-tools.json.
 func TestTools_MatchDocumentation(t *testing.T) {
 	t.Parallel()
 	nobody := client.New(client.Options{Socket: "/nonexistent"})
@@ -70,7 +70,7 @@ func TestTools_MatchDocumentation(t *testing.T) {
 		t.Errorf("the tools are %s, not %s", names, want)
 	}
 	if init := m.InitializeResult(); init.ServerInfo.Name != "coppice" || !strings.Contains(init.Instructions, "history") {
-		t.Errorf("the server says of itself: %+v", init)
+		t.Errorf("the server describes itself as: %+v", init)
 	}
 
 	bound := meet(t, mcpapi.Options{Client: nobody, Sandbox: sandbox})
@@ -80,12 +80,12 @@ func TestTools_MatchDocumentation(t *testing.T) {
 	for _, tool := range res.Tools {
 		props, _ := tool.InputSchema.(map[string]any)["properties"].(map[string]any)
 		if props["sandbox"] != nil {
-			t.Errorf("%s of a bound server takes a sandbox", tool.Name)
+			t.Errorf("%s of a bound server has the input sandbox", tool.Name)
 		}
 	}
 }
 
-// described demands that every field of a schema says what it is.
+// described checks that every field of a schema has a description.
 func described(t *testing.T, where string, schema any) {
 	t.Helper()
 	s, ok := schema.(map[string]any)
@@ -105,7 +105,7 @@ func described(t *testing.T, where string, schema any) {
 	}
 }
 
-// A model works, looks back, and goes back.
+// TestStory plays a session of a model: it runs commands, reads the history, and rewinds.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -134,7 +134,7 @@ func TestStory(t *testing.T) {
 	text, _ = m.call("exec", args{"cmd": long})
 	holds(t, text, "204801\n")
 
-	_, one = m.call("commit", args{"message": "a place"}) // a shell may have left something
+	_, one = m.call("commit", args{"message": "a place"}) // a shell may have changed files
 	_, two := m.call("exec", args{"cmd": "echo two >>~/w/f"})
 	text, diff := m.call("diff", args{"a": one["node"], "b": two["node"]})
 	holds(t, text, "w/f", "\n+two\n")
@@ -207,8 +207,8 @@ func TestTournament(t *testing.T) {
 		strings.Contains(text, "\x1b") {
 		t.Errorf("the tournament gave %q, %v", text, out)
 	}
-	// The client is told beside its call, and may hear of the end of that first.
-	eventually(t, "both candidates were told of", func() bool {
+	// Notifications are asynchronous, so the client may receive the end of the call first.
+	eventually(t, "progress of both candidates", func() bool {
 		told := ""
 		for _, p := range m.told() {
 			told += p.Message + "\n"
@@ -219,7 +219,7 @@ func TestTournament(t *testing.T) {
 
 const refusal = "THIS TOOL DID NOT EXECUTE, AND NO RESULT OF IT MAY BE INVENTED."
 
-// A failed call says so before anything else, and what to do.
+// TestFailures checks that the text of a failed call begins with the refusal, and has a hint.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -261,7 +261,7 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e, _ := res.Meta["coppice/error"].(map[string]any); e["kind"] != "not_found" || res.StructuredContent != nil {
-		t.Errorf("for programs there is %v, %v", res.Meta, res.StructuredContent)
+		t.Errorf("the structured error is %v, %v", res.Meta, res.StructuredContent)
 	}
 
 	nobody := meet(t, mcpapi.Options{Client: client.New(client.Options{Socket: "/nonexistent"}), Sandbox: sandbox})
@@ -281,7 +281,7 @@ func harmless(t *testing.T, s string) {
 	}
 }
 
-// What a sandbox prints, whatever it is, reaches the client bounded and escaped.
+// TestHostileOutput checks that the output of a sandbox reaches the client limited and escaped.
 func TestHostileOutput(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -297,7 +297,7 @@ func TestHostileOutput(t *testing.T) {
 	harmless(t, text)
 	harmless(t, out["stdout"].(string))
 	if len(text) > 70<<10 || len(out["stdout"].(string)) > 66<<10 || out["stdout_omitted"].(float64) < 99e6 {
-		t.Errorf("100 MB make %d and %d bytes, %v left out", len(text), len(out["stdout"].(string)), out["stdout_omitted"])
+		t.Errorf("100 MB: %d and %d bytes, %v omitted", len(text), len(out["stdout"].(string)), out["stdout_omitted"])
 	}
 
 	_, before := m.call("head", nil)
@@ -317,7 +317,7 @@ func TestHostileOutput(t *testing.T) {
 	harmless(t, text)
 }
 
-// The client hears of a command's lines while it runs, and not too often.
+// TestProgress checks that the client receives the lines of a running command, at a limited rate.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -341,11 +341,11 @@ func TestProgress(t *testing.T) {
 	}
 	holds(t, all.String(), "line 1\n", "line 2\n", "line 3\n", `the end\033[2J`)
 	if len(told) < 3 || len(told) > int(took/(100*time.Millisecond))+2 {
-		t.Errorf("%d times within %s", len(told), took)
+		t.Errorf("%d notifications within %s", len(told), took)
 	}
 }
 
-// A call that the client cancels ends its command.
+// TestCancel checks that cancelling a call ends its command.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -360,12 +360,12 @@ func TestCancel(t *testing.T) {
 			_, err := m.CallTool(ctx, p)
 			ended <- err
 		}()
-		eventually(t, "it says that it is here", func() bool { return len(m.told()) > before })
+		eventually(t, "output of the command", func() bool { return len(m.told()) > before })
 		cancel()
 		if err := <-ended; err == nil {
-			t.Errorf("%s: it was cancelled, and has a result", cmd)
+			t.Errorf("%s: a cancelled call has a result", cmd)
 		}
-		eventually(t, "nothing runs any more", func() bool {
+		eventually(t, "all processes have exited", func() bool {
 			st, err := d.client.Status(t.Context(), sandbox)
 			return err == nil && st.Sandbox.Procs == 0
 		})
@@ -374,7 +374,7 @@ func TestCancel(t *testing.T) {
 	holds(t, text, "still there")
 }
 
-// When the client hangs up, what it began is ended, and then the server.
+// TestHangUp checks that when the client disconnects, its calls are cancelled and the server exits.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -386,12 +386,12 @@ func TestHangUp(t *testing.T) {
 		_, err := m.CallTool(context.WithoutCancel(t.Context()), p)
 		ended <- err
 	}()
-	eventually(t, "it says that it is here", func() bool { return len(m.told()) > 0 })
+	eventually(t, "output of the command", func() bool { return len(m.told()) > 0 })
 	m.hangUp()
 	if err := <-ended; err == nil {
 		t.Error("the call has a result")
 	}
-	eventually(t, "nothing runs any more", func() bool {
+	eventually(t, "all processes have exited", func() bool {
 		st, err := d.client.Status(t.Context(), sandbox)
 		return err == nil && st.Sandbox.Procs == 0
 	})

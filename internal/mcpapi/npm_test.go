@@ -13,16 +13,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/npmtest"
 )
 
-// packages is where the programs of others are named that we are checked with.
+// packages is the directory that lists the third-party programs for these tests.
 const packages = "testdata/npm"
 
-// nodeModules gives the directory in which they are installed.
+// nodeModules returns the directory in which they are installed.
 func nodeModules(t *testing.T) string {
 	t.Helper()
 	return npmtest.Install(t, packages, "@modelcontextprotocol/sdk")
 }
 
-// node runs a program of others.
+// node runs a third-party program.
 func (d *desk) node(modules string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), 2*patience)
 	defer cancel()
@@ -37,8 +37,8 @@ func (d *desk) node(modules string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// The official TypeScript SDK's client understands the server, validates what it
-// answers, hears of progress, and cancels.
+// TestTypeScriptClient checks that the client of the official TypeScript SDK works with the server: it validates
+// the answers, receives progress, and cancels calls.
 func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
 	modules := nodeModules(t)
@@ -47,7 +47,7 @@ func TestTypeScriptClient(t *testing.T) {
 	if err != nil || out != "ok\n" {
 		t.Fatal(out, err)
 	}
-	eventually(t, "nothing runs any more", func() bool {
+	eventually(t, "all processes have exited", func() bool {
 		st, err := d.client.Status(t.Context(), sandbox)
 		return err == nil && st.Sandbox.Procs == 0
 	})
@@ -62,15 +62,14 @@ func program(t *testing.T) string {
 	return path
 }
 
-// The official Inspector's command line lists and calls the tools.
+// TestInspector checks that the official Inspector's command line lists and calls the tools.
 func TestInspector(t *testing.T) {
 	t.Parallel()
 	modules := nodeModules(t)
 	d := newDesk(t)
 	inspect := func(v any, args ...string) {
 		t.Helper()
-		// Flags before the server's command are taken for its own, so that the method
-		// comes last.
+		// The Inspector takes flags before the server's command as its own, so the method comes last.
 		all := append([]string{modules + "/node_modules/@modelcontextprotocol/inspector/cli/build/cli.js", "--cli",
 			"-e", "COPPICE_HOME=" + d.home, program(t), "mcp"}, args...)
 		out, err := d.node(modules, all...)
@@ -86,7 +85,7 @@ func TestInspector(t *testing.T) {
 	}
 	inspect(&list, "--method", "tools/list")
 	if len(list.Tools) != 12 {
-		t.Errorf("it lists %+v", list)
+		t.Errorf("the Inspector lists %+v", list)
 	}
 	var res struct {
 		IsError           bool
@@ -110,6 +109,6 @@ func TestInspector(t *testing.T) {
 	}
 	inspect(&templates, "--method", "resources/templates/list")
 	if len(templates.ResourceTemplates) != 2 {
-		t.Errorf("it lists %+v", templates)
+		t.Errorf("the Inspector lists %+v", templates)
 	}
 }

@@ -11,33 +11,32 @@ import (
 )
 
 const (
-	beatEvery = 100 * time.Millisecond // progress is sent so often at most
-	partAfter = time.Second            // after which an unfinished line is sent
-	idleAfter = 5 * time.Second        // after which it is said that the call still works
+	beatEvery = 100 * time.Millisecond // minimum time between two notifications
+	partAfter = time.Second            // time after which an unfinished line is sent
+	idleAfter = 5 * time.Second        // silence after which a notification reports that the call still runs
 	maxBeat   = 4 << 10                // bytes of output in one notification
 )
 
-// beat tells a client how a call goes, if it asked to be told: what is written to
-// it, and from time to time that the call still works. The number that grows is the
-// seconds since the call began.
+// beat reports the progress of a call, if the client requested it: the output written to it, and, after some time
+// without output, that the call still runs. The progress value is the number of seconds since the call began.
 type beat struct {
 	name    string
 	send    func(message string, seconds float64)
 	stop    chan struct{}
 	work    sync.WaitGroup
 	mu      sync.Mutex
-	pending []byte // guarded by mu: the end of what was written and not sent
+	pending []byte // guarded by mu: output that was not sent yet
 }
 
-// startBeat gives a beat to end; nil, which can be used, when the client did not
-// ask.
+// startBeat returns a beat, which the caller must end. It returns nil, which is a valid beat, if the client did
+// not request progress.
 func startBeat(ctx context.Context, name string, req *mcp.CallToolRequest) *beat {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return nil
 	}
 	b := &beat{name: name, stop: make(chan struct{}), send: func(message string, seconds float64) {
-		// Who cannot be told will find out with the result.
+		// A failure is not fatal: the client still receives the result.
 		_ = req.Session.NotifyProgress(ctx,
 			&mcp.ProgressNotificationParams{ProgressToken: token, Message: message, Progress: seconds})
 	}}
@@ -45,7 +44,7 @@ func startBeat(ctx context.Context, name string, req *mcp.CallToolRequest) *beat
 	return b
 }
 
-// end stops it, when nothing more is sent.
+// end stops the beat. It sends nothing after end has returned.
 func (b *beat) end() {
 	if b != nil {
 		close(b.stop)
@@ -53,7 +52,7 @@ func (b *beat) end() {
 	}
 }
 
-// Write never fails nor waits.
+// Write never fails or blocks.
 func (b *beat) Write(p []byte) (int, error) {
 	if b == nil {
 		return len(p), nil
@@ -65,7 +64,7 @@ func (b *beat) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// say sends a line.
+// say sends a formatted line.
 func (b *beat) say(format string, args ...any) {
 	if b != nil {
 		fmt.Fprintf(b, format+"\n", args...)
@@ -97,7 +96,7 @@ func (b *beat) loop() {
 	}
 }
 
-// take gives the whole lines that are pending, or everything.
+// take returns the pending whole lines, or all pending bytes.
 func (b *beat) take(everything bool) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,7 +17,7 @@ const (
 	scheme   = "coppice://"
 	typeLog  = "application/json"
 	typeDiff = "text/x-diff"
-	// maxResource is how much of a patch is read as a resource, in bytes.
+	// maxResource is the maximum size of a patch in a resource, in bytes.
 	maxResource = 1 << 20
 )
 
@@ -39,7 +39,7 @@ func (s *server) addResources(m *mcp.Server) {
 	}
 }
 
-// place takes an address apart: a sandbox, what is wanted of it, and of what.
+// place parses the URI of a resource: the sandbox, the kind, and its arguments.
 func (s *server) place(uri string) (sandbox, what string, args []string, _ error) {
 	rest, ok := strings.CutPrefix(uri, scheme)
 	parts := strings.Split(rest, "/")
@@ -96,7 +96,7 @@ func contents(uri, kind, text string) *mcp.ReadResourceResult {
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: kind, Text: text}}}
 }
 
-// unreadable keeps what is not there apart from what failed.
+// unreadable converts an error: a missing object becomes "resource not found".
 func unreadable(uri string, err error) error {
 	if client.IsKind(err, client.KindNotFound) {
 		return mcp.ResourceNotFoundError(uri)

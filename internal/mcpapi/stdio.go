@@ -11,13 +11,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// hangUpGrace is how long what was asked for before the end of the input may still
-// take: who pipes a few requests in gets its answers.
+// hangUpGrace is the time for calls to finish after the end of the input: a client that pipes in a few requests
+// receives its answers.
 const hangUpGrace = time.Second
 
-// Serve speaks the protocol on in and out until in or ctx ends. Calls under way
-// are cancelled then, a second after the end of in, and have ended when Serve
-// returns.
+// Serve serves the protocol on in and out until in or ctx ends. Calls in progress are cancelled then, but not
+// before hangUpGrace after the end of in. They have ended when Serve returns.
 func Serve(ctx context.Context, opt Options, in io.ReadCloser, out io.Writer) error {
 	err := newServer(opt).Run(ctx, patient{&mcp.IOTransport{Reader: in, Writer: keepOpen{out}}})
 	if hungUp(ctx, err) {
@@ -26,18 +25,17 @@ func Serve(ctx context.Context, opt Options, in io.ReadCloser, out io.Writer) er
 	return err
 }
 
-// hungUp: the conversation ended as it is meant to.
+// hungUp reports whether the session ended normally.
 func hungUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)
 }
 
-// keepOpen is a writer that is its owner's to close.
+// keepOpen is a writer that ignores Close: its owner closes it.
 type keepOpen struct{ io.Writer }
 
 func (keepOpen) Close() error { return nil }
 
-// patient is a transport that ends when what was asked for before is answered, or
-// after hangUpGrace.
+// patient is a transport that, at the end of its input, waits until all calls are answered, or for hangUpGrace.
 type patient struct{ mcp.Transport }
 
 func (p patient) Connect(ctx context.Context) (mcp.Connection, error) {
@@ -50,12 +48,12 @@ func (p patient) Connect(ctx context.Context) (mcp.Connection, error) {
 
 type patientConn struct {
 	mcp.Connection
-	answered chan struct{} // has a token when a call was answered
+	answered chan struct{} // receives a value when a call was answered
 	closed   chan struct{}
 	once     sync.Once
 
 	mu   sync.Mutex
-	open map[jsonrpc.ID]bool // guarded by mu: calls that are not answered
+	open map[jsonrpc.ID]bool // guarded by mu: unanswered calls
 }
 
 func (c *patientConn) Read(ctx context.Context) (jsonrpc.Message, error) {
@@ -94,7 +92,7 @@ func (c *patientConn) Close() error {
 	return c.Connection.Close()
 }
 
-// wait returns when all calls are answered, or nobody waits for that any more.
+// wait returns when all calls are answered, the time is up, the connection is closed, or ctx ends.
 func (c *patientConn) wait(ctx context.Context) {
 	late := time.NewTimer(hangUpGrace)
 	defer late.Stop()

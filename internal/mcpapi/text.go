@@ -9,13 +9,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// maxText is how much of an output or a patch a client gets, in bytes.
+// maxText is the maximum size of an output or a patch for a client, in bytes.
 const maxText = 64 << 10
 
-// excerpt is a writer that keeps the first and the last of what passes.
+// excerpt is a writer that keeps the beginning and the end of what is written.
 type excerpt struct {
-	head  []byte // at most maxText/2
-	tail  []byte // what follows, at most maxText of its end; text uses maxText/2
+	head  []byte // at most maxText/2 bytes
+	tail  []byte // at most the last maxText bytes of the rest; text uses maxText/2
 	total int64
 }
 
@@ -34,8 +34,8 @@ func (e *excerpt) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// text gives the first and the last of what passed, harmless and at most maxText
-// each time, and how many bytes are left out between them.
+// text returns the beginning and the end, each sanitized and at most maxText bytes long, and the number of bytes
+// omitted between them.
 func (e *excerpt) text() (head, tail string, omitted int64) {
 	first, last := e.head, e.tail
 	whole := int64(len(first)+len(last)) == e.total
@@ -53,14 +53,13 @@ func (e *excerpt) text() (head, tail string, omitted int64) {
 	return head, tail, e.total - int64(n) - int64(k)
 }
 
-// sanitize makes text harmless; newlines and tabs stay.
+// sanitize escapes control bytes, except newlines and tabs.
 func sanitize(s string) string {
 	out, _ := firstVisible(s, utf8.UTFMax*len(s)*4)
 	return out
 }
 
-// firstVisible makes the beginning of s harmless, in at most limit bytes, and says
-// how many of s that were.
+// firstVisible sanitizes the beginning of s, to at most limit bytes. It also returns how many bytes of s it used.
 func firstVisible(s string, limit int) (string, int) {
 	var b strings.Builder
 	n := 0
@@ -76,7 +75,7 @@ func firstVisible(s string, limit int) (string, int) {
 	return b.String(), n
 }
 
-// lastVisible is firstVisible from the end.
+// lastVisible is firstVisible for the end of s.
 func lastVisible(s string, limit int) (string, int) {
 	var b strings.Builder
 	type at struct{ in, out int }
@@ -104,7 +103,7 @@ func next(b *strings.Builder, line *visible.Line, s string) int {
 	return line.Next(b, s)
 }
 
-// shorten makes text harmless and at most so many bytes long.
+// shorten sanitizes text and limits it to limit bytes.
 func shorten(s string, limit int) string {
 	out, n := firstVisible(s, limit)
 	if n < len(s) {
@@ -113,13 +112,13 @@ func shorten(s string, limit int) string {
 	return out
 }
 
-// line makes one line of text that a sandbox or a person wrote.
+// line sanitizes text from a sandbox or a user, and limits it to one line.
 func line(s string) string {
 	const limit = 200
 	return tty.Cut(tty.Clean(s[:min(len(s), 4*limit)]), limit)
 }
 
-// size writes a number of bytes.
+// size formats a number of bytes.
 func size(n int64) string {
 	switch {
 	case n >= 10<<20:

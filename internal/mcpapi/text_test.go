@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestExcerpt_KeepsHeadAndTail checks that a short text passed in pieces of any size is whole,
-// that a long one has its beginning and its end, and that the numbers add up.
+// TestExcerpt_KeepsHeadAndTail writes texts in pieces of any size. A short one must be whole, a long one must
+// have its beginning and its end, and the numbers must add up.
 func TestExcerpt_KeepsHeadAndTail(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -68,8 +68,8 @@ func harmlessText(t *testing.T, s string) {
 	}
 }
 
-// TestAtMost_StopsAtLimit checks that any piece of a patch that exceeds the limit ends it, and
-// that nothing more is read.
+// TestAtMost_StopsAtLimit checks that any piece of a patch that exceeds the limit ends it, and that nothing more
+// is read.
 func TestAtMost_StopsAtLimit(t *testing.T) {
 	t.Parallel()
 	w := &atMost{limit: 10}
@@ -114,7 +114,7 @@ func FuzzPlace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, uri string) {
 		sandbox, what, _, err := (&server{}).place(uri)
 		if err == nil && (sandbox == "" || what == "") {
-			t.Errorf("%q is of %q, %q", uri, sandbox, what)
+			t.Errorf("%q belongs to %q, %q", uri, sandbox, what)
 		}
 	})
 }

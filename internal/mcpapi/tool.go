@@ -15,17 +15,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// maxNamed is how many sandboxes an error names.
+// maxNamed is the maximum number of sandboxes that an error lists.
 const maxNamed = 20
 
-// tool is what clients are told of a tool beside its schemas.
+// tool describes a tool for clients, in addition to its schemas.
 type tool struct {
 	name, title, about string
 	reads              bool // it changes nothing
-	destroys           bool // it may take something away
-	repeats            bool // to call it again changes nothing more
-	open               bool // what it runs may reach beyond the sandbox
-	anywhere           bool // it can do without a sandbox
+	destroys           bool // it may delete something
+	repeats            bool // calling it again has no further effect
+	open               bool // its commands may reach beyond the sandbox
+	anywhere           bool // it does not require a sandbox
 }
 
 // at is the input of every tool of a server that is not bound to a sandbox.
@@ -41,13 +41,12 @@ type located interface{ where() string }
 // call is one call of a tool.
 type call struct {
 	client  *client.Client
-	sandbox string // "" only where tool.anywhere
-	alone   bool   // it is the only one that is accessible
+	sandbox string // "" only for tool.anywhere
+	alone   bool   // it is the only accessible sandbox
 	beat    *beat
 }
 
-// add makes a tool of fn, which gives the structured result and the text for a
-// model.
+// add registers a tool. fn returns the structured result and the text for a model.
 func add[In located, Out any](
 	s *server, m *mcp.Server, t tool, fn func(context.Context, *call, In) (Out, string, error),
 ) {
@@ -82,8 +81,7 @@ func add[In located, Out any](
 		})
 }
 
-// schema describes T. Our lists are never null, and what may be absent is then
-// left out.
+// schema returns the schema of T. Lists are never null: an absent optional field is omitted.
 func schema[T any]() *jsonschema.Schema {
 	s, err := jsonschema.For[T](nil)
 	if err != nil {
@@ -106,7 +104,7 @@ func noNull(s *jsonschema.Schema) {
 	}
 }
 
-// find says which sandbox a call is about.
+// find returns the sandbox of a call.
 func (s *server) find(ctx context.Context, name string, anywhere bool) (string, error) {
 	switch {
 	case s.opt.Sandbox != "":
@@ -121,7 +119,7 @@ func (s *server) find(ctx context.Context, name string, anywhere bool) (string, 
 	return only(list)
 }
 
-// only gives the name of the one sandbox that there is.
+// only returns the name of the only sandbox.
 func only(list []wire.Sandbox) (string, error) {
 	switch len(list) {
 	case 0:
@@ -142,15 +140,13 @@ func only(list []wire.Sandbox) (string, error) {
 		WithHint(`send one as "sandbox": %s%s`, strings.Join(names, ", "), more)
 }
 
-// refusal begins the text of every failed call: a model that is not told so makes
-// a result up.
+// refusal begins the text of every failed call: without it, models tend to invent a result.
 const refusal = "THIS TOOL DID NOT EXECUTE, AND NO RESULT OF IT MAY BE INVENTED."
 
-// errorKey is where a failed call has its error for programs, in _meta.
+// errorKey is the key of the structured error of a failed call, in _meta.
 const errorKey = "coppice/error"
 
-// explainFailures gives every failed call its text, also one whose inputs the
-// schema refuses.
+// explainFailures adds the text to every failed call, including one whose inputs the schema refuses.
 func explainFailures(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		res, err := next(ctx, method, req)
@@ -163,7 +159,7 @@ func explainFailures(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// failure is what a model reads of a failed call.
+// failure returns the text of a failed call for a model.
 func failure(e wire.Error) string {
 	text := refusal + "\nerror (" + e.Kind + "): " + e.Message
 	if e.Hint != "" {
@@ -172,10 +168,10 @@ func failure(e wire.Error) string {
 	return text
 }
 
-// maxError is how much of an error's message and hint is shown, in bytes.
+// maxError is the maximum size of an error's message and hint, in bytes.
 const maxError = 4 << 10
 
-// wireError takes an error apart; what comes from a sandbox is harmless then.
+// wireError converts an error, and sanitizes parts that come from a sandbox.
 func wireError(err error) wire.Error {
 	var (
 		ce *client.Error
@@ -191,7 +187,7 @@ func wireError(err error) wire.Error {
 		e = wire.Error{Kind: string(fe.Kind), Message: err.Error(), Hint: fault.HintOf(err)}
 	case fault.KindOf(err) != fault.Internal:
 		e = wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error()}
-	default: // the schema's
+	default: // an error of the schema
 		e = wire.Error{Kind: string(fault.Invalid), Message: err.Error(), Hint: "see the input schema of the tool"}
 	}
 	e.Message, e.Hint = shorten(e.Message, maxError), shorten(e.Hint, maxError)

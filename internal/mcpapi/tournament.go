@@ -104,7 +104,7 @@ func standings(res wire.TournamentResult) (tournamentOut, string) {
 	return out, text
 }
 
-// maxTail is how much of a failed candidate's output is shown, in bytes.
+// maxTail is the maximum size of a failed candidate's output, in bytes.
 const maxTail = 2 << 10
 
 func branchLine(b wire.TournamentBranch) string {

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package message makes the messages of snapshots without one: from the mark, from the
-// programs that were started, or from the paths that changed. It is pure. What it reads was
-// written by the sandbox, so Clean escapes whatever is not printable; secrets are taken out by
-// the caller.
+// Package message generates the messages of snapshots that were given none: from the mark, from the programs that were
+// started, or from the paths that changed. It is pure. Its input was written by the sandbox, so Clean escapes what is
+// not printable; the caller redacts secrets.
 //
 // The engine imports it.
 package message
@@ -18,11 +17,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Max is about how many characters an automatic message has.
+// Max is the approximate maximum length of an automatic message, in characters.
 const Max = 100
 
-// OfCommand is the message of a command's snapshot: that of the request, or else
-// its command line.
+// OfCommand returns the message of a command's snapshot: that of the request, or else its command line.
 func OfCommand(req wire.ExecRequest) string {
 	if req.Label != "" {
 		return req.Label
@@ -30,11 +28,11 @@ func OfCommand(req wire.ExecRequest) string {
 	return visible.Command(req.Cmd)
 }
 
-// Auto is the message of a snapshot that nobody gave one: the mark, if there is one; else the
-// programs that were started since the snapshot before; else, when none was, or none that
-// writes, where most changed. All but the mark was written by the sandbox, so whatever is not
-// printable is escaped. A message that is not a mark has about Max characters; "" says that nothing
-// names the snapshot. paths are absolute, and the first layer.MaxPaths of those that changed.
+// Auto returns the message of a snapshot that was given none: the mark, if there is one; else the programs that were
+// started since the previous snapshot; else, if none was started that may write, the places of most changes. All but
+// the mark was written by the sandbox, so what is not printable is escaped. A message that is not a mark has about Max
+// characters; "" means that nothing describes the snapshot. paths are absolute, and the first layer.MaxPaths of those
+// that changed.
 func Auto(mark string, programs []wire.Program, paths []string) string {
 	if mark != "" {
 		return Clean(mark)
@@ -42,7 +40,7 @@ func Auto(mark string, programs []wire.Program, paths []string) string {
 	if cmds := Commands(programs); len(cmds) > 0 {
 		more := 0
 		if !slices.ContainsFunc(programs, func(p wire.Program) bool { return p.Parent != 0 }) {
-			for _, p := range programs { // those for which there was no room were no details
+			for _, p := range programs { // without parents, programs that were not listed count as commands
 				more += p.Unlisted
 			}
 		}
@@ -51,8 +49,7 @@ func Auto(mark string, programs []wire.Program, paths []string) string {
 	return places(paths)
 }
 
-// enumerate joins as many of the words as make a message, at least one, and counts
-// the others, and more.
+// enumerate joins words up to Max characters, at least one, and appends the number of the remaining words plus more.
 func enumerate(words []string, sep string, more int) string {
 	text := shorten(words[0], Max)
 	for i, w := range words[1:] {
@@ -75,7 +72,7 @@ func shorten(s string, n int) string {
 	return string([]rune(s)[:n-3]) + "..."
 }
 
-// Clean escapes what a terminal would not simply show.
+// Clean escapes characters that a terminal would not display as themselves.
 func Clean(s string) string {
 	var b strings.Builder
 	var line visible.Line

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// places says where most changed: "src/ (12 paths), go.mod in /root/app". The
-// paths are absolute, and the first layer.MaxPaths of those that changed.
+// places describes where most paths changed: "src/ (12 paths), go.mod in /root/app". The paths are absolute, and the
+// first layer.MaxPaths of those that changed.
 func places(paths []string) string {
 	if len(paths) == 0 {
 		return ""
@@ -38,7 +38,7 @@ func places(paths []string) string {
 	if len(paths) >= layer.MaxPaths {
 		cutOff = "+"
 	}
-	// What lies in / is written with it; else the directory comes last.
+	// Names in / are written with it; otherwise the directory comes last.
 	from, in := len(top)+1, ""
 	if top == "" {
 		from = 0
@@ -59,8 +59,8 @@ func places(paths []string) string {
 	return enumerate(words, ", ", 0) + in
 }
 
-// common gives the deepest directory that holds all the paths; "" is the root. A
-// directory holds itself when others of the paths lie in it.
+// common returns the deepest directory that contains all paths; "" is the root. It may be one of the paths if the
+// others are beneath it.
 func common(paths []string) string {
 	dir := path.Dir(paths[0])
 	if len(paths) > 1 && strings.HasPrefix(paths[1], paths[0]+"/") {

@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Commands gives the command lines that a reader cares for, each once, oldest
-// first.
+// Commands returns the command lines that are of interest, each once, oldest first.
 func Commands(programs []wire.Program) []string {
 	var out []string
 	for _, p := range roots(programs) {
@@ -24,8 +23,7 @@ func Commands(programs []wire.Program) []string {
 	return out
 }
 
-// roots leaves the details out: what was started by a program of the same list,
-// unless that is a shell that somebody types into.
+// roots returns the programs that no other program of the list started, except interactive shells.
 func roots(programs []wire.Program) []wire.Program {
 	typed := map[int]bool{0: true}
 	var out []wire.Program
@@ -36,7 +34,7 @@ func roots(programs []wire.Program) []wire.Program {
 			typed[p.PID] = true
 		default:
 			if own {
-				typed[p.PID] = false // exec took the shell's place
+				typed[p.PID] = false // exec replaced the shell
 			}
 			out = append(out, p)
 		}
@@ -60,8 +58,8 @@ func interactive(args []string) bool {
 	})
 }
 
-// programLine writes a program's arguments on one line, as they would be typed:
-// sh -c X is X, and what only prepares the start of another command is left out.
+// programLine returns a program's arguments as a command line: X for sh -c X, and without wrappers that only prepare
+// the start of another command.
 func programLine(args []string) string {
 	args = unwrap(args)
 	if len(args) == 0 {
@@ -71,14 +69,14 @@ func programLine(args []string) string {
 		return oneLine(evaluated(x))
 	}
 	if len(args) > 1 && path.IsAbs(args[1]) && command(args[1]) != args[1] {
-		args = args[1:] // the interpreter of a script that PATH leads to
+		args = args[1:] // omit the interpreter of a script in a directory of PATH
 	}
 	words := make([]string, len(args))
 	for i, w := range args {
 		if i == 0 {
 			w = command(w)
 		}
-		if w = Clean(w); w != "..." { // what was left out
+		if w = Clean(w); w != "..." { // the mark of omitted arguments
 			w = visible.Word(w)
 		}
 		words[i] = w
@@ -86,7 +84,7 @@ func programLine(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// command leaves out the directory of a command that PATH leads to.
+// command removes the directory of a command if PATH contains it.
 func command(word string) string {
 	dir, base := path.Split(word)
 	switch dir {
@@ -96,14 +94,13 @@ func command(word string) string {
 	return word
 }
 
-// wrappers start the command that follows their options. The value lists the
-// options that take a word of their own.
+// wrappers start the command that follows their options. The values list the options that take a separate argument.
 var wrappers = map[string]string{
 	"env": "-u -C", "nice": "-n", "ionice": "-c -n", "timeout": "-s -k", "stdbuf": "-i -o -e",
 	"sudo": "-u -g", "nohup": "", "setsid": "", "time": "-f -o",
 }
 
-// unwrap gives the command that a wrapper starts, or args as they are.
+// unwrap returns the command that a wrapper starts, or args unchanged.
 func unwrap(args []string) []string {
 	for len(args) > 0 {
 		name := path.Base(args[0])
@@ -132,7 +129,7 @@ func unwrap(args []string) []string {
 	return args
 }
 
-// script gives the X of sh -c X.
+// script returns the X of sh -c X.
 func script(args []string) (string, bool) {
 	if !isShell(args[0]) {
 		return "", false
@@ -153,8 +150,7 @@ func script(args []string) (string, bool) {
 	return "", false
 }
 
-// evaluated gives the X of a script that prepares a shell and then does eval X, as
-// agents do.
+// evaluated returns the X of a script that prepares a shell and then runs eval X, as agents do.
 func evaluated(script string) string {
 	_, rest, ok := strings.Cut(script, "&& eval ")
 	if !ok {
@@ -166,8 +162,7 @@ func evaluated(script string) string {
 	return script
 }
 
-// shellWord reads the word that s begins with, or gives "" when it is not a plain
-// one.
+// shellWord returns the first word of s, unquoted, or "" if the word is not plain.
 func shellWord(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -181,7 +176,7 @@ func shellWord(s string) string {
 		case '\'':
 			n := strings.IndexByte(s[i+1:], '\'')
 			if n < 0 {
-				return "" // it is cut off
+				return "" // the word is truncated
 			}
 			b.WriteString(s[i+1 : i+1+n])
 			i += n + 1
@@ -201,7 +196,7 @@ func shellWord(s string) string {
 	return b.String()
 }
 
-// oneLine gives the first line of a script that says something.
+// oneLine returns the first line of a script that is not empty or a comment.
 func oneLine(script string) string {
 	rest := strings.TrimSpace(script)
 	for rest != "" {
@@ -218,8 +213,7 @@ func oneLine(script string) string {
 	return ""
 }
 
-// lookers are commands that change nothing, which agents and prompts start all the
-// time.
+// lookers are commands that change nothing, which agents and prompts start very often.
 var lookers = map[string]bool{
 	"[": true, "basename": true, "cat": true, "clear": true, "date": true, "df": true, "dircolors": true,
 	"dirname": true, "du": true, "file": true, "grep": true, "groups": true, "head": true, "hostname": true,
@@ -230,7 +224,7 @@ var lookers = map[string]bool{
 	"git ls-files": true,
 }
 
-// looks reports whether a command line is that of a looker, and of nothing else.
+// looks reports whether a command line is only one of lookers.
 func looks(line string) bool {
 	if strings.ContainsAny(line, ";&|<>$`()") {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Bases lists the bases of a key that is not "", the one that was made or used last first.
+// Bases lists the bases of a key that is not "", the most recently made or used first.
 func (d *DB) Bases(ctx context.Context, key string) (out []Base, err error) {
 	err = d.rows(ctx,
 		"SELECT id,key,top,label,print,created FROM bases WHERE key=? AND key<>'' ORDER BY created DESC,rowid DESC",
@@ -36,8 +36,8 @@ func (d *DB) UseBase(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// ForgetBases removes the keys of those bases whose keys begin with prefix, on which no snapshot stands, and
-// which were neither made nor used since before. Their content is then unreferenced.
+// ForgetBases removes the keys of bases whose keys begin with prefix, that no snapshot has as its parent, and that
+// were neither made nor used since before. Their content is then unreferenced.
 func (d *DB) ForgetBases(ctx context.Context, prefix string, before time.Time) error {
 	return d.tx(ctx, func(t *tx) error {
 		t.exec(`UPDATE bases SET key='' WHERE substr(key,1,length(?1))=?1 AND created<?2

@@ -10,8 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// chain makes a sandbox with n snapshots, each with a layer, merged as the engine
-// does when merge is set.
+// chain makes a sandbox with n snapshots, each with a layer. If merge is set, layers are merged as the engine does.
 func chain(t testing.TB, d *DB, n int, merge bool) Sandbox {
 	rec := box(t, d, fmt.Sprint("chain-", n, merge), "")
 	for range n {
@@ -51,7 +50,7 @@ func many(t testing.TB, d *DB, n int) {
 	}
 }
 
-// quantiles reports the median and the 99th percentile of what fn takes.
+// quantiles reports the median and the 99th percentile of the duration of fn.
 func quantiles(b *testing.B, fn func(i int)) {
 	took := make([]time.Duration, 0, b.N)
 	for i := 0; b.Loop(); i++ {
@@ -92,11 +91,11 @@ func BenchmarkUpdateSandbox(b *testing.B) {
 	})
 }
 
-func BenchmarkMarkSealed(b *testing.B) {
+func BenchmarkMarkFinalized(b *testing.B) {
 	d := open(b)
 	rec := box(b, d, "a", "")
 	r := snap(b, d, &rec, "x")
-	quantiles(b, func(int) { ok(b, d.MarkSealed(b.Context(), r.Layer, "sha256:x", "sha256:y", 1)) })
+	quantiles(b, func(int) { ok(b, d.MarkFinalized(b.Context(), r.Layer, "sha256:x", "sha256:y", 1)) })
 }
 
 func BenchmarkCreateSandbox(b *testing.B) {

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// sample makes a closed database with some content and gives its path.
+// sample makes a closed database with some content and returns its path.
 func sample(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "meta.db")
@@ -29,7 +29,7 @@ func sample(t testing.TB) string {
 	return path
 }
 
-// withKey has the key of one database for another one as well.
+// withKey copies the key of one database for another one.
 func withKey(t testing.TB, from, to string) {
 	t.Helper()
 	b := must(os.ReadFile(filepath.Join(filepath.Dir(from), keyName)))(t)
@@ -106,8 +106,8 @@ func TestOpen_RefusesForeignFiles(t *testing.T) {
 	}
 }
 
-// TestFlippedBits: whatever byte is wrong, the answer is an error or something
-// that the database could hold, never a panic or an endless loop.
+// TestFlippedBits changes any byte: the result is an error, or something that the database could contain, never a
+// panic or an endless loop.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	sample := sample(t)
@@ -145,8 +145,7 @@ func TestFlippedBits(t *testing.T) {
 	t.Logf("%d of %d were refused", refused, n)
 }
 
-// TestTornLog: a log that ends anywhere gives the state after some transaction,
-// whole.
+// TestTornLog truncates the log at many places: the database then has the complete state after some transaction.
 func TestTornLog(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -159,7 +158,7 @@ func TestTornLog(t *testing.T) {
 		snap(t, d, &rec, "x")
 		heads = append(heads, rec.Head)
 	}
-	// Copies of files that are open are what a crash of the machine may leave.
+	// Copies of open files are what a crash of the machine may leave.
 	main, log := must(os.ReadFile(path))(t), must(os.ReadFile(path+"-wal"))(t)
 	dir := t.TempDir()
 	last := -1
@@ -238,6 +237,6 @@ func TestOpen_IgnoresSchemaComments(t *testing.T) {
 	ok(t, edit(t, "replace(sql, '-- why', '-- why, and')"))
 	ok(t, edit(t, "replace(sql, 'TEXT NOT NULL,    --', 'TEXT  NOT NULL, -- (short)')"))
 	if err := edit(t, "replace(sql, 'message  TEXT NOT NULL', 'message  TEXT')"); !fault.Is(err, fault.Corrupt) {
-		t.Errorf("a column that is another: %v", err)
+		t.Errorf("a changed column: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
 // Package meta is the database of sandboxes, snapshots, routes and layers: one SQLite file in WAL mode. Every
 // change is one transaction. Committed transactions survive the death of every process (synchronous=NORMAL:
-// after a power loss the newest transactions may be missing, but never half there; MarkSealed waits until the
+// after a power loss the newest transactions may be missing, but never half there; MarkFinalized waits until the
 // disk has everything up to itself). Only engine imports it; it imports timeline, seal, vfs, fault and
 // client/wire.
 package meta
@@ -23,10 +23,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// DB is an open database. All methods are safe for concurrent use and return faults. A change that has
-// started completes even if its context is canceled meanwhile.
+// DB is an open database. All methods are safe for concurrent use and return faults. A change that has started
+// completes even if its context is canceled meanwhile.
 type DB struct {
-	// Now is the clock for records of when HEAD moved. Set it before use, or not.
+	// Now is the clock for the times that the database records itself. It may only be set before the first use.
 	Now func() time.Time
 
 	fs   vfs.FS
@@ -38,23 +38,23 @@ type DB struct {
 	turn    chan struct{} // holds a token while a change runs; guards writer, closed
 	writer  *link
 	closed  bool
-	readers chan *link // the unused ones; nil stands for one that is not made yet
+	readers chan *link // unused connections; nil: not made yet
 }
 
-// maxReaders is how many reads run at a time.
+// maxReaders is the maximum number of concurrent reads.
 const maxReaders = 4
 
 // reserved is the space that an open database reserves for its log, in bytes: SQLite empties the log when it
 // has grown to 4 MiB.
 const reserved = 6 << 20
 
-// checkBelow is the size up to which Open checks the whole structure of the
-// file: about 10 ms. Check does so for any size.
+// checkBelow is the size up to which Open checks the whole structure of the file, which takes about 10 ms. Check does
+// so for any size.
 const checkBelow = 4 << 20
 
-// Open opens the database at path, whose directory exists, or creates it. The errors are Version for one of
-// another version, Corrupt for a damaged one, ReadOnly, NoSpace and Denied; the file is not changed then. The
-// key of encrypted values is a file beside it, which is created if nothing is encrypted yet.
+// Open opens the database at path, whose directory exists, or creates it. It returns Version for a database of
+// another version, Corrupt for a damaged one, ReadOnly, NoSpace or Denied; the file is not changed then. The key of
+// encrypted values is a file beside the database, which is created if nothing is encrypted yet.
 func Open(ctx context.Context, path string) (*DB, error) { return OpenOn(ctx, vfs.OS(), path) }
 
 // OpenOn is Open on a file system, through which everything is written except what SQLite writes.
@@ -98,8 +98,8 @@ func OpenOn(ctx context.Context, fsys vfs.FS, path string) (_ *DB, err error) {
 	return d, nil
 }
 
-// openFault is fault, for errors of Open. SQLite reads only the file then, so what it reports as an error in
-// SQL is a header or schema that makes no sense.
+// openFault is fault, for errors of Open. SQLite only reads the file then, so an error in SQL means an invalid header
+// or schema.
 func (d *DB) openFault(err error) error {
 	var se *sqlite.Error
 	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR {
@@ -172,7 +172,7 @@ func create(ctx context.Context, fsys vfs.FS, path string) (err error) {
 	return vfs.Sync(fsys, filepath.Dir(path))
 }
 
-// inspect checks that the file is one that this build knows, and sound.
+// inspect checks that the file has a known version and is not damaged.
 func (d *DB) inspect(ctx context.Context, size int64) error {
 	pragma := func(name string) (v int64, err error) {
 		err = d.writer.conn.QueryRowContext(ctx, "PRAGMA "+name).Scan(&v)
@@ -209,8 +209,7 @@ func (d *DB) inspect(ctx context.Context, size int64) error {
 	return d.check(ctx, d.writer.conn)
 }
 
-// upgrade makes a sound database of a version before one of this version: it gets
-// tables more. That happens as a whole, or not at all.
+// upgrade changes an undamaged database of an earlier version to this version, by adding tables, in one transaction.
 func (d *DB) upgrade(ctx context.Context, from int) (err error) {
 	if err := d.checkSchema(ctx, strings.Join(schemas()[:from], ""), from); err != nil {
 		return err
@@ -241,8 +240,8 @@ func bare(sql string) string {
 	return strings.ReplaceAll(strings.TrimSpace(b.String()), " ;", ";")
 }
 
-// checkSchema returns an error if the schema is not, except for comments, that of this version: then nothing
-// else could be trusted.
+// checkSchema returns an error if the schema is not, except for comments, that of this version: then nothing else can
+// be trusted.
 func (d *DB) checkSchema(ctx context.Context, schema string, version int) error {
 	rows, err := d.writer.conn.QueryContext(ctx,
 		"SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
@@ -268,8 +267,7 @@ func (d *DB) checkSchema(ctx context.Context, schema string, version int) error 
 	return err
 }
 
-// Check reads the whole database and finds damage of its structure. The error is
-// Corrupt.
+// Check reads the whole database and finds damage of its structure. It returns Corrupt for a damaged database.
 func (d *DB) Check(ctx context.Context) error {
 	return d.reading(ctx, func(l *link) error {
 		if err := d.check(ctx, l.conn); err != nil {
@@ -297,8 +295,8 @@ func (d *DB) check(ctx context.Context, c *sql.Conn) error {
 	return nil
 }
 
-// Close closes the database, after the reads and the change that run. It may be
-// called twice; other methods then fail.
+// Close waits for the running reads and the running change, and closes the database. It may be called twice; other
+// methods then fail.
 func (d *DB) Close() error {
 	d.turn <- struct{}{}
 	defer func() { <-d.turn }()
@@ -313,7 +311,7 @@ func (d *DB) Close() error {
 		}
 	}
 	for range maxReaders {
-		d.readers <- nil // its use fails, rather than waits
+		d.readers <- nil // its use fails instead of waiting
 	}
 	if d.r != nil {
 		errs = append(errs, d.r.Close())
@@ -327,8 +325,8 @@ func (d *DB) Close() error {
 	return errors.Join(errs...)
 }
 
-// Flush waits until the disk has every transaction that was committed before. The log is flushed here and not
-// by SQLite, so that no change waits for it. A concurrent checkpoint flushes what it moves.
+// Flush waits until all committed transactions are on the disk. The log is flushed here and not by SQLite, so that no
+// change waits for it. A concurrent checkpoint flushes what it moves.
 func (d *DB) Flush() error {
 	err := vfs.Sync(d.fs, d.path+"-wal")
 	if errors.Is(err, os.ErrNotExist) {

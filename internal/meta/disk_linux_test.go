@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// inNamespace runs the test named like t again, in a user and mount namespace of
-// its own, and reports whether this is that second run.
+// inNamespace runs the test named like t again, in a new user and mount namespace, and reports whether this is that
+// second run.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	const mark = "COPPICE_TEST_NAMESPACE"
@@ -61,7 +61,7 @@ func TestFullDisk(t *testing.T) {
 	d := must(Open(ctx, path))(t)
 	rec := box(t, d, "web-1", "")
 
-	// Everything that was acknowledged before the disk was full.
+	// acknowledged counts the snapshots that were acknowledged before the disk was full.
 	var acknowledged int
 	add := func() error {
 		s := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseExec,
@@ -100,7 +100,7 @@ func TestFullDisk(t *testing.T) {
 	check()
 	ok(t, d.Close())
 
-	// What a full disk left opens again, and takes writes once there is space.
+	// The database can be opened after a full disk, and takes writes once there is space.
 	d, err = Open(ctx, path)
 	if err != nil {
 		wantFault(t, err, fault.NoSpace, "open")
@@ -181,7 +181,7 @@ func TestReadOnlyHome(t *testing.T) {
 	must(d.Sandbox(ctx, "web-1"))(t)
 	ok(t, d.Close())
 	ok(t, os.Remove(path))
-	for i := range 3 { // the directory holds nothing but what is asked for
+	for i := range 3 { // the directory holds no other files
 		ok(t, must(Open(ctx, filepath.Join(dir, fmt.Sprint(i, ".db"))))(t).Close())
 	}
 	if left := must(os.ReadDir(dir))(t); len(left) != 3+1 { // with the key

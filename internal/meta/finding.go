@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Finding says that the host provides a protection, or lacks it, as a start of a sandbox found.
+// Finding records whether the host provides a protection, as found at the start of a sandbox.
 type Finding struct {
 	Protection string `json:"protection"`
 	On         string `json:"on,omitempty"`    // type of file system, if it depends on one
@@ -45,7 +45,7 @@ func (d *DB) AddFindings(ctx context.Context, found []Finding) (known []Finding,
 		return nil, err
 	}
 	if _, more := mergeFindings(known, found); !more {
-		return known, nil // as mostly, without a write
+		return known, nil // the usual case, without a write
 	}
 	err = d.tx(ctx, func(t *tx) error {
 		var text string

@@ -24,17 +24,17 @@ const (
 	keyHint = "restore it from a backup. Files and history do not require the key: if it is lost, continue without the " +
 		"values " +
 		"it encrypted: echo lost >%s"
-	// lostNotice is the notice that each sandbox gets then.
+	// lostNotice is the notice that each sandbox gets if the key is lost.
 	lostNotice = "the key that encrypted its environment, policy " +
 		"and command is lost, and so are these"
 )
 
-// Derive returns a secret for a purpose, derived from the key of the home, by which package seal encrypts
+// Derive returns a secret for a purpose, derived from the key of the home, by which package secretbox encrypts
 // values of the home that are stored elsewhere.
 func (d *DB) Derive(purpose string) []byte { return d.key.Derive(purpose) }
 
-// openKey opens the key, and encrypts all that has to be. The errors are those of secretbox.Load, and Corrupt if
-// the key is missing or not the right one.
+// openKey opens the key, and encrypts values that are not encrypted yet. It returns the errors of secretbox.Load, and
+// Corrupt if the key is missing or the wrong one.
 func (d *DB) openKey(ctx context.Context) error {
 	sealedBy, err := d.Setting(ctx, settingKey)
 	if err != nil {
@@ -42,7 +42,7 @@ func (d *DB) openKey(ctx context.Context) error {
 	}
 	file := filepath.Join(filepath.Dir(d.path), keyName)
 	d.key, err = secretbox.Load(file)
-	given := errors.Is(err, secretbox.ErrLost) // up
+	given := errors.Is(err, secretbox.ErrLost) // the user gave up the encrypted values
 	switch {
 	case err == nil && (sealedBy == "" || sealedBy == d.key.ID()):
 	case err == nil:
@@ -121,7 +121,7 @@ func (t *tx) eachConfig(fn func(config string) (string, error)) {
 		})
 }
 
-// eachText replaces values by the result of fn. All are read, with their keys, before the first is written.
+// eachText replaces values by the result of fn. It reads all values, with their keys, before it writes the first.
 func (t *tx) eachText(read, write string, fn func(text string) (any, error)) {
 	type row struct{ key, text string }
 	var rows []row
@@ -145,8 +145,8 @@ func (t *tx) set(key, value string) {
 	t.exec("INSERT INTO settings VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value", key, value)
 }
 
-// sweep rewrites the file once, so that no cleartext is left on free pages, or in the log. If the disk is
-// full, the next start does it.
+// sweep rewrites the file once, so that no cleartext is left on free pages or in the log. If the disk is full, the
+// next start retries it.
 func (d *DB) sweep(ctx context.Context) error {
 	swept, err := d.Setting(ctx, settingSwept)
 	if err != nil || swept != "" {

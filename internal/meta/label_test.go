@@ -11,7 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A record of a build that knew no labels has none, and can be given some, which are then stored encrypted.
+// TestLabels_OfAnOlderHome covers a record of a build without labels: it has none, and can get some, which are then
+// encrypted.
 func TestLabels_OfAnOlderHome(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "meta.db")

@@ -9,18 +9,18 @@ import (
 
 // Layer is the record of a layer directory.
 type Layer struct {
-	ID     timeline.LayerID
-	Merged bool
-	Sealed bool
-	Digest string // of the manifest, when sealed
-	DiffID string // OCI DiffID, when sealed
-	Size   int64  // content bytes, when sealed
+	ID        timeline.LayerID
+	Merged    bool
+	Finalized bool
+	Digest    string // of the manifest, when finalized
+	DiffID    string // OCI DiffID, when finalized
+	Size      int64  // content bytes, when finalized
 }
 
 const layerCols = "id,merged,sealed,digest,diff_id,size"
 
 func scanLayer(s scanner) (l Layer, err error) {
-	return l, s.Scan(&l.ID, &l.Merged, &l.Sealed, &l.Digest, &l.DiffID, &l.Size)
+	return l, s.Scan(&l.ID, &l.Merged, &l.Finalized, &l.Digest, &l.DiffID, &l.Size)
 }
 
 func (d *DB) layers(ctx context.Context, where string, args ...any) (out []Layer, err error) {
@@ -35,8 +35,8 @@ func (d *DB) layers(ctx context.Context, where string, args ...any) (out []Layer
 // Layers lists all layers, oldest first.
 func (d *DB) Layers(ctx context.Context) ([]Layer, error) { return d.layers(ctx, "") }
 
-// LayersUnsealed lists the layers that are not finalized, oldest first.
-func (d *DB) LayersUnsealed(ctx context.Context) ([]Layer, error) {
+// UnfinalizedLayers lists the layers that are not finalized, oldest first.
+func (d *DB) UnfinalizedLayers(ctx context.Context) ([]Layer, error) {
 	return d.layers(ctx, "WHERE sealed=0")
 }
 
@@ -52,11 +52,11 @@ func (d *DB) Layer(ctx context.Context, id timeline.LayerID) (Layer, error) {
 	return ls[0], nil
 }
 
-// MarkSealed records that a layer is safe on the disk, and returns when the
+// MarkFinalized records that a layer is safe on the disk, and returns when the
 // record is as well. A layer that was dropped meanwhile is NotFound.
-func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
+func (d *DB) MarkFinalized(ctx context.Context, id timeline.LayerID, digest, diffID string, size int64) error {
 	err := d.tx(ctx, func(t *tx) error {
-		if t.markSealed(Layer{ID: id, Digest: digest, DiffID: diffID, Size: size}) == 0 && t.err == nil {
+		if t.markFinalized(Layer{ID: id, Digest: digest, DiffID: diffID, Size: size}) == 0 && t.err == nil {
 			return fault.New(fault.NotFound, "layer %s no longer exists", id)
 		}
 		return nil
@@ -67,8 +67,8 @@ func (d *DB) MarkSealed(ctx context.Context, id timeline.LayerID, digest, diffID
 	return d.Flush()
 }
 
-// markSealed returns how many layers it marked.
-func (t *tx) markSealed(l Layer) int64 {
+// markFinalized returns how many layers it marked.
+func (t *tx) markFinalized(l Layer) int64 {
 	return t.exec("UPDATE layers SET sealed=1,digest=?,diff_id=?,size=? WHERE id=?", l.Digest, l.DiffID, l.Size, l.ID)
 }
 
@@ -92,12 +92,11 @@ type Usage struct {
 	Shared int64 // layers that others use as well
 }
 
-// Usage adds up the layers of a sandbox's history; merged ones hold nothing of
-// their own. It looks at nothing but that history and its children.
+// Usage sums up the layers of a sandbox's history; merged layers have no content of their own. It reads only that
+// history and its children.
 func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err error) {
-	// Others use a snapshot that they made, one whose child is not in this history, one that is their head,
-	// and all ancestors of these. CROSS JOIN makes the query start at this history, however many others there
-	// are.
+	// Other sandboxes use a snapshot that they made, one whose child is not in this history, one that is their head,
+	// and all ancestors of these. CROSS JOIN makes the query start at this history, however many others there are.
 	const query = owned + `, shared(id) AS (
 		SELECT s.id FROM line CROSS JOIN snapshots s ON s.id=line.id
 			WHERE s.sandbox<>?1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=s.sandbox)
@@ -115,15 +114,14 @@ func (d *DB) Usage(ctx context.Context, id timeline.SandboxID) (u Usage, err err
 	return u, err
 }
 
-// Dead lists what nothing refers to.
+// Dead lists unreferenced snapshots and layers.
 type Dead struct {
 	Snapshots []timeline.SnapshotID
 	Layers    []timeline.LayerID
 }
 
-// dead is the start of a query over the snapshots that nothing needs: those of
-// removed sandboxes that no sandbox is built on, superseded bases that no sandbox
-// stands on, and those with key ?1 and the bases on them likewise.
+// dead is the start of a query over the unreferenced snapshots: those of removed sandboxes that no sandbox is built
+// on, superseded bases that no sandbox is built on, and likewise bases with key ?1 and the bases on them.
 const dead = `WITH RECURSIVE loose(id) AS (
 	SELECT top FROM bases WHERE key=?1 AND key<>''
 	UNION SELECT b.top FROM loose JOIN snapshots s ON s.parent=loose.id JOIN bases b ON b.top=s.id
@@ -137,10 +135,10 @@ const dead = `WITH RECURSIVE loose(id) AS (
 	UNION SELECT r.below FROM alive JOIN routes r ON r.top=alive.id WHERE r.below IS NOT NULL
 ), gone(id) AS (SELECT id FROM snapshots WHERE id NOT IN (SELECT id FROM alive)) `
 
-// current is whether a base is the newest of its key, and so will be found again.
+// current is the condition that a base is the newest of its key, and so can be found again.
 const current = `bases.key<>'' AND NOT EXISTS (SELECT 1 FROM bases n WHERE n.key=bases.key AND n.created>bases.created)`
 
-// Unreferenced returns what nothing refers to: what DropUnreferenced would remove.
+// Unreferenced returns the snapshots and layers that DropUnreferenced would remove.
 func (d *DB) Unreferenced(ctx context.Context, loose string) (out Dead, err error) {
 	return out, d.view(ctx, func(v *view) {
 		v.each(dead+"SELECT id FROM gone ORDER BY id", collect(&out.Snapshots), loose)
@@ -150,7 +148,7 @@ func (d *DB) Unreferenced(ctx context.Context, loose string) (out Dead, err erro
 	})
 }
 
-// DropUnreferenced removes what nothing refers to, and returns the layers whose records were removed. The
+// DropUnreferenced removes unreferenced snapshots and layers, and returns the layers whose records it removed. The
 // newest base of a key is kept for the next sandbox, except that of the key loose and bases on it.
 func (d *DB) DropUnreferenced(ctx context.Context, loose string) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
@@ -192,7 +190,7 @@ const candidates = `WITH RECURSIVE cand(id) AS (
 		WHERE NOT EXISTS (SELECT 1 FROM sandboxes b WHERE b.id=p.sandbox)
 ) SELECT id FROM cand`
 
-// held is a query for those in doomed that something else refers to, and those that they stand on.
+// held is a query for the doomed snapshots that something else refers to, and the doomed snapshots below them.
 const held = `WITH RECURSIVE held(id) AS (
 	SELECT d.id FROM temp.doomed d WHERE
 		EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=d.id AND c.id NOT IN (SELECT id FROM temp.doomed))
@@ -205,8 +203,8 @@ const held = `WITH RECURSIVE held(id) AS (
 	UNION SELECT r.below FROM held JOIN routes r ON r.top=held.id WHERE r.below IS NOT NULL
 ) SELECT id FROM held`
 
-// DeleteSandbox removes a sandbox and those snapshots that nothing refers to any more, and returns the layers
-// that nothing refers to, whose records were removed. It reads only the sandbox's history.
+// DeleteSandbox removes a sandbox and the snapshots that become unreferenced, and returns the layers that become
+// unreferenced, whose records it removed. It reads only the sandbox's history.
 func (d *DB) DeleteSandbox(ctx context.Context, id timeline.SandboxID) (unused []timeline.LayerID, err error) {
 	err = d.tx(ctx, func(t *tx) error {
 		var head timeline.SnapshotID
@@ -223,18 +221,18 @@ func (d *DB) DeleteSandbox(ctx context.Context, id timeline.SandboxID) (unused [
 	return unused, err
 }
 
-// Moved is a sandbox that LoseLayer took back.
+// Moved is a sandbox that LoseLayer moved to an older snapshot.
 type Moved struct {
 	Name string
 	Head timeline.SnapshotID
 }
 
-// LoseLayer removes a layer that may be torn: every snapshot whose root needs it leaves the history, and
-// sandboxes whose head or live root was there move to the nearest snapshot that is left, with a new
-// generation. A sandbox of which nothing is left keeps its record, with a notice.
+// LoseLayer removes a layer that may be torn. Every snapshot whose root needs it is removed from the history, and
+// sandboxes whose head or live root was there move to the nearest remaining snapshot, with a new generation. A
+// sandbox without a remaining snapshot keeps its record, with a notice.
 func (d *DB) LoseLayer(ctx context.Context, id timeline.LayerID) (moved []Moved, err error) {
 	err = d.tx(ctx, func(t *tx) error {
-		// A merged layer that is lost costs only time.
+		// The loss of a merged layer only costs time.
 		t.exec("DELETE FROM routes WHERE layer=? AND merged", id)
 		t.doom(`WITH RECURSIVE t(id) AS (
 			SELECT top FROM routes WHERE layer=?1 AND NOT merged
@@ -255,7 +253,7 @@ func (d *DB) LoseLayer(ctx context.Context, id timeline.LayerID) (moved []Moved,
 	return moved, err
 }
 
-// takeBack moves a sandbox from doomed snapshots to the nearest one that is left.
+// takeBack moves a sandbox from doomed snapshots to the nearest one that remains.
 func (t *tx) takeBack(id timeline.SandboxID, moved *[]Moved) error {
 	before, after, err := t.update(id, func(rec *Sandbox) error {
 		head := t.left(rec.Head)

@@ -59,7 +59,7 @@ func newSnap(t testing.TB) timeline.SnapshotID {
 }
 func newLayer(t testing.TB) timeline.LayerID { return must(timeline.NewLayerID(rand.Reader))(t) }
 
-// box makes a sandbox whose first snapshot stands on parent.
+// box makes a sandbox whose first snapshot has this parent.
 func box(t testing.TB, d *DB, name string, parent timeline.SnapshotID) Sandbox {
 	t.Helper()
 	s := timeline.Snapshot{ID: newSnap(t), Sandbox: newBox(t), Parent: parent, Cause: timeline.CauseImport,
@@ -73,7 +73,7 @@ func box(t testing.TB, d *DB, name string, parent timeline.SnapshotID) Sandbox {
 	return rec
 }
 
-// snap adds a snapshot with a layer of its own on top of HEAD.
+// snap adds a snapshot with its own layer on top of HEAD.
 func snap(t testing.TB, d *DB, rec *Sandbox, message string) timeline.Route {
 	t.Helper()
 	s := timeline.Snapshot{
@@ -125,7 +125,7 @@ func TestDatabase_PersistsSandboxes(t *testing.T) {
 	ok(t, d.SetTag(ctx, rec.ID, "good", s.ID))
 	ok(t, d.SetSetting(ctx, "boot_id", "x"))
 	ok(t, d.SetSetting(ctx, "boot_id", "y"))
-	ok(t, d.MarkSealed(ctx, r.Layer, "sha256:d", "sha256:e", 99))
+	ok(t, d.MarkFinalized(ctx, r.Layer, "sha256:d", "sha256:e", 99))
 	ok(t, d.Close())
 
 	d = must(Open(ctx, path))(t)
@@ -145,7 +145,7 @@ func TestDatabase_PersistsSandboxes(t *testing.T) {
 		t.Errorf("by id: %+v", byID)
 	}
 	h := must(d.History(ctx, rec.ID))(t)
-	if g := h.Snapshots[s.ID]; g.Message != odd || *g.Exit != 137 || !g.Created.Equal(s.Created) || !g.Sealed ||
+	if g := h.Snapshots[s.ID]; g.Message != odd || *g.Exit != 137 || !g.Created.Equal(s.Created) || !g.Finalized ||
 		g.Stats != s.Stats || g.Parent != s.Parent || g.Cause != s.Cause {
 		t.Errorf("got %+v", g)
 	}
@@ -153,7 +153,7 @@ func TestDatabase_PersistsSandboxes(t *testing.T) {
 		t.Errorf("history %+v", h)
 	}
 	if ls := must(d.Layers(ctx))(t); len(ls) != 1 ||
-		ls[0] != (Layer{ID: r.Layer, Sealed: true, Digest: "sha256:d", DiffID: "sha256:e", Size: 99}) {
+		ls[0] != (Layer{ID: r.Layer, Finalized: true, Digest: "sha256:d", DiffID: "sha256:e", Size: 99}) {
 		t.Errorf("layers %+v", ls)
 	}
 	if is := must(d.Intents(ctx))(t); len(is) != 1 || is[0].ID != other || is[0].Kind != "other" ||
@@ -181,7 +181,7 @@ func TestDatabase_RefusesInvalidChanges(t *testing.T) {
 		t.Errorf("hint %q", hint)
 	}
 	if _, again := d.Head(ctx, "web-2"); again == nil || again.Error() != err.Error() {
-		t.Errorf("the head of none: %v", again)
+		t.Errorf("the head of an unknown sandbox: %v", again)
 	}
 	_, err = d.Sandbox(ctx, strings.Repeat("x", 1<<20))
 	wantFault(t, err, fault.NotFound, "xxx...")
@@ -217,7 +217,7 @@ func TestDatabase_RefusesInvalidChanges(t *testing.T) {
 	if _, err := d.DeleteSandbox(ctx, "ffffffffffff"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("delete an unknown sandbox: %v", err)
 	}
-	if err := d.MarkSealed(ctx, "ffffffffffffffff", "", "", 0); !fault.Is(err, fault.NotFound) {
+	if err := d.MarkFinalized(ctx, "ffffffffffffffff", "", "", 0); !fault.Is(err, fault.NotFound) {
 		t.Errorf("seal an unknown layer: %v", err)
 	}
 	gone, cancel := context.WithCancel(ctx)
@@ -276,7 +276,7 @@ func TestForks_ShareHistory(t *testing.T) {
 		t.Errorf("stack %v", got)
 	}
 	for _, l := range []timeline.LayerID{a.Layer, b.Layer, c.Layer} {
-		ok(t, d.MarkSealed(ctx, l, "d", "e", map[timeline.LayerID]int64{a.Layer: 1, b.Layer: 10, c.Layer: 100}[l]))
+		ok(t, d.MarkFinalized(ctx, l, "d", "e", map[timeline.LayerID]int64{a.Layer: 1, b.Layer: 10, c.Layer: 100}[l]))
 	}
 	if u := must(d.Usage(ctx, src.ID))(t); u != (Usage{Own: 10, Shared: 1}) {
 		t.Errorf("source: %+v", u)
@@ -285,7 +285,7 @@ func TestForks_ShareHistory(t *testing.T) {
 		t.Errorf("fork: %+v", u)
 	}
 
-	// The source goes: what the fork is built on stays.
+	// The source is removed: the snapshots that the fork is built on stay.
 	unused := must(d.DeleteSandbox(ctx, src.ID))(t)
 	if len(unused) != 2 || slices.Contains(unused, a.Layer) {
 		t.Errorf("unused %v", unused)
@@ -374,12 +374,12 @@ func TestDeleteSnapshot_InMiddle(t *testing.T) {
 		t.Errorf("stack of c %v", got)
 	}
 	if got := stack(t, d, fork.Head); !slices.Equal(got, []timeline.LayerID{b.Layer, a.Layer}) {
-		t.Errorf("the fork lost what it was made of: stack %v", got)
+		t.Errorf("the fork lost its snapshot: stack %v", got)
 	}
 	_, err = d.DeleteSnapshot(ctx, b.Top, nil)
 	wantFault(t, err, fault.NotFound, "no longer exists")
 
-	// A snapshot that changed nothing goes without a merge.
+	// A snapshot that changed nothing is deleted without a merge.
 	none := timeline.Snapshot{ID: newSnap(t), Sandbox: rec.ID, Parent: rec.Head, Cause: timeline.CauseManual,
 		Created: epoch}
 	ok(t, d.AddSnapshot(ctx, none, nil, 0, func(r *Sandbox) { r.Head = none.ID }))
@@ -470,7 +470,7 @@ func TestLoseLayer(t *testing.T) {
 	ok(t, d.SetTag(ctx, rec.ID, "t", c.Top))
 	fork := box(t, d, "fork", c.Top)
 	calm := box(t, d, "calm", a.Top)
-	ok(t, d.MarkSealed(ctx, a.Layer, "", "", 1))
+	ok(t, d.MarkFinalized(ctx, a.Layer, "", "", 1))
 
 	if moved := must(d.LoseLayer(ctx, merged.Layer))(t); len(moved) > 0 {
 		t.Errorf("a merged layer moved %v", moved)
@@ -497,7 +497,7 @@ func TestLoseLayer(t *testing.T) {
 		t.Errorf("layers %+v", ls)
 	}
 
-	// A base that is lost takes everything: the records stay, and say so.
+	// The loss of a base takes everything with it: the records stay, with a notice.
 	s := timeline.Snapshot{ID: newSnap(t), Cause: timeline.CauseImport, Created: epoch}
 	base := timeline.Route{Top: s.ID, Layer: newLayer(t)}
 	ok(t, d.AddBase(ctx, Base{ID: "b", Key: "k", Top: s.ID, Created: epoch}, s, base))
@@ -571,7 +571,7 @@ func TestAfterClose(t *testing.T) {
 	}
 }
 
-// TestCancelledReads leaves the connections usable.
+// TestCancelledReads checks that canceled reads leave the connections usable.
 func TestCancelledReads(t *testing.T) {
 	t.Parallel()
 	d := open(t)
@@ -588,7 +588,8 @@ func TestCancelledReads(t *testing.T) {
 	}
 }
 
-// What a sandbox takes over is in its history, and its HEAD of old is where it was.
+// TestTakeOver checks that snapshots that a sandbox takes over are in its history, and that its HEAD at earlier times
+// is unchanged.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	ctx, d := t.Context(), open(t)
@@ -609,18 +610,18 @@ func TestTakeOver(t *testing.T) {
 			t.Errorf("%s: %+v", id, s)
 		}
 		if at, _ := h.At(h.Snapshots[id].Created); at == id {
-			t.Errorf("HEAD is said to have been at %s", id)
+			t.Errorf("HEAD is reported to have been at %s", id)
 		}
 	}
 	if _, there := h.Snapshots[fork.Head]; there || h.Head != one {
 		t.Errorf("%+v", h)
 	}
 	if h := must(d.History(ctx, fork.ID))(t); len(h.Snapshots) != 5 || h.Head != fork.Head {
-		t.Errorf("the other one has %d snapshots", len(h.Snapshots))
+		t.Errorf("the other sandbox has %d snapshots", len(h.Snapshots))
 	}
 	must(d.DeleteSandbox(ctx, fork.ID))(t)
 	if h := must(d.History(ctx, a.ID))(t); len(h.Snapshots) != 4 {
-		t.Errorf("without the other one, %d snapshots are left", len(h.Snapshots))
+		t.Errorf("without the other sandbox, %d snapshots are left", len(h.Snapshots))
 	}
 	if err := d.TakeOver(ctx, a.ID, "ffffffffffff"); !fault.Is(err, fault.NotFound) {
 		t.Error(err)

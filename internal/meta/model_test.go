@@ -28,8 +28,8 @@ func (f files) with(layer files) files {
 	return out
 }
 
-// world is what the database should hold, in plain maps: of every snapshot the
-// files, worked out without any route.
+// world is the expected content of the database in plain maps. It has the files of every snapshot, found without any
+// route.
 type world struct {
 	d      *DB
 	boxes  map[timeline.SandboxID]timeline.SnapshotID // heads
@@ -40,7 +40,7 @@ type world struct {
 	named  int
 }
 
-// reachable lists what a sandbox's history must hold.
+// reachable lists the snapshots that a sandbox's history must contain.
 func (w *world) reachable(id timeline.SandboxID) map[timeline.SnapshotID]bool {
 	out := map[timeline.SnapshotID]bool{}
 	up := func(at timeline.SnapshotID) {
@@ -57,7 +57,7 @@ func (w *world) reachable(id timeline.SandboxID) map[timeline.SnapshotID]bool {
 	return out
 }
 
-// forget drops from the model what no sandbox reaches.
+// forget removes from the model the snapshots that no sandbox reaches.
 func (w *world) forget() {
 	alive := map[timeline.SnapshotID]bool{}
 	for id := range w.boxes {
@@ -210,7 +210,7 @@ func TestDatabase_MatchesModel(t *testing.T) {
 				id := w.anyBox(t)
 				s := timeline.Snapshot{ID: newSnap(w.tb(t)), Sandbox: id, Parent: w.boxes[id], Cause: timeline.CauseExec,
 					Created: epoch}
-				below := s.Parent // or any older one, when the index was lost
+				below := s.Parent // or any older one, as after the loss of the index
 				if up := w.parent[below]; up != "" && rapid.Bool().Draw(t, "older") {
 					below = up
 				}
@@ -234,7 +234,7 @@ func TestDatabase_MatchesModel(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.boxes[id] = to
-				// What was taken over by a sandbox that is gone, and was HEAD alone.
+				// A removed sandbox may have taken over snapshots to which only HEAD referred.
 				w.remove(t, must(d.DropUnreferenced(ctx, ""))(w.tb(t)))
 				w.forget()
 			},
@@ -306,7 +306,7 @@ func TestDatabase_MatchesModel(t *testing.T) {
 				delete(w.owner, id)
 				delete(w.parent, id)
 				delete(w.files, id)
-				// What only this snapshot held is left for gc.
+				// Snapshots that only this one held are left for gc.
 				w.forget()
 				w.remove(t, must(d.DropUnreferenced(ctx, ""))(w.tb(t)))
 			},

@@ -6,8 +6,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Policy returns the text of a policy that a sandbox names. The caller compares its hash before it trusts it.
-// A missing one is Corrupt.
+// Policy returns the text of a policy that a sandbox names. The caller must compare its hash before trusting it. It
+// returns Corrupt for a missing policy.
 func (d *DB) Policy(ctx context.Context, digest string) (text string, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT text FROM policies WHERE digest=?", func(s scanner) error {
@@ -23,8 +23,8 @@ func (d *DB) Policy(ctx context.Context, digest string) (text string, err error)
 	return d.openText(forPolicy, text)
 }
 
-// pin stores the policy that a record names, and its origins. If the origins are lost, the record does
-// without.
+// pin stores the policy that a record names, and its origins. If the origins are missing, it removes them from the
+// record.
 func (t *tx) pin(r *Sandbox) error {
 	if !t.kept(r.Policy, r.PolicyText) && t.err == nil {
 		return noPolicy(r.Policy)
@@ -35,8 +35,8 @@ func (t *tx) pin(r *Sandbox) error {
 	return t.err
 }
 
-// kept stores a text by its digest, and reports whether it is stored afterwards. "" stands for a text that
-// already is.
+// kept stores a text by its digest, and reports whether it is stored afterwards. An empty text is not stored: it must
+// be in the database already.
 func (t *tx) kept(digest, text string) bool {
 	if digest == "" {
 		return true
@@ -55,7 +55,7 @@ func (t *tx) kept(digest, text string) bool {
 	return found
 }
 
-// dropPolicies forgets the policies that no sandbox names.
+// dropPolicies removes the policies that no sandbox names.
 func (t *tx) dropPolicies() {
 	t.exec("DELETE FROM policies WHERE digest NOT IN (SELECT json_extract(config,'$.policy') FROM sandboxes WHERE " +
 		"json_extract(config,'$.policy') IS NOT NULL" +

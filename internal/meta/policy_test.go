@@ -25,7 +25,7 @@ func TestPolicies_AreKeptWhileReferenced(t *testing.T) {
 		return d.CreateSandbox(ctx, rec, first)
 	}
 	if err := create("none", "sha256:a", ""); !fault.Is(err, fault.Corrupt) {
-		t.Errorf("a policy that there is not: %v", err)
+		t.Errorf("a missing policy: %v", err)
 	}
 	ok(t, create("one", "sha256:a", "A"))
 	ok(t, create("two", "sha256:a", ""))
@@ -41,7 +41,7 @@ func TestPolicies_AreKeptWhileReferenced(t *testing.T) {
 	ok(t, d.UpdateSandbox(ctx, "one", func(r *Sandbox) error { r.Policy, r.PolicyText = "sha256:b", "B"; return nil }))
 	if err := d.UpdateSandbox(ctx, "one",
 		func(r *Sandbox) error { r.Policy = "sha256:c"; return nil }); !fault.Is(err, fault.Corrupt) {
-		t.Errorf("a change to a policy that there is not: %v", err)
+		t.Errorf("a change to a missing policy: %v", err)
 	}
 	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:a", "A")
@@ -51,7 +51,7 @@ func TestPolicies_AreKeptWhileReferenced(t *testing.T) {
 	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:a", "")
 	is("sha256:b", "B")
-	// So is who said what of one; without that a record does.
+	// The origins of a policy are kept too; a record can do without them.
 	ok(t, d.UpdateSandbox(ctx, "one", func(r *Sandbox) error { r.Origins, r.OriginsText = "sha256:o", "O"; return nil }))
 	must(d.DropUnreferenced(ctx, ""))(t)
 	is("sha256:o", "O")

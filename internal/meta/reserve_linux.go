@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve reserves disk space for the log, beyond its end, so that a disk that something else filled does not
-// prevent removing what fills it. A file system that cannot do so goes without.
+// reserve reserves disk space for the log, beyond its end, so that sandboxes can be removed while other files fill
+// the disk. It does nothing if the file system does not support that or has no space.
 func (d *DB) reserve() error {
 	f, err := os.OpenFile(d.path+"-wal", os.O_WRONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {

@@ -19,13 +19,13 @@ type Sandbox struct {
 	ID       timeline.SandboxID
 	Name     string
 	Created  time.Time
-	Head     timeline.SnapshotID // the snapshot that the live state descends from
-	MountTop timeline.SnapshotID // the snapshot that the live root stands on
+	Head     timeline.SnapshotID // snapshot that the live state descends from
+	MountTop timeline.SnapshotID // snapshot that the live root is mounted on
 	Gen      int                 // the live root's generation, from 1
-	// PolicyText is the text of Policy, if the database may not have it yet. A writer of a record sets it; it
-	// is "" in what is read: see DB.Policy.
+	// PolicyText is the text of Policy, if the database may not have it yet. A writer of a record sets it; in a
+	// record that was read it is "": see DB.Policy.
 	PolicyText string
-	// OriginsText is the text of Origins, in the same way.
+	// OriginsText is the text of Origins; it is used like PolicyText.
 	OriginsText string
 	Config
 }
@@ -42,10 +42,10 @@ const Unchanged = "unchanged"
 
 // Config is the part of a record that is not searched. Fields that are also in private are stored encrypted.
 type Config struct {
-	From string `json:"from"` // for people
+	From string `json:"from"` // shown to users
 	Base string `json:"base,omitempty"`
 	Host bool   `json:"host,omitempty"` // the base is the host itself
-	// the directory of the host that the base's root has been; "" is none
+	// directory of the host that the root of the base was made from; "": none
 	Root         string `json:"root,omitempty"`
 	HostPrint    string `json:"host_print,omitempty"`
 	Driver       string `json:"driver"`
@@ -54,43 +54,43 @@ type Config struct {
 	TierReason   string `json:"tier_reason,omitempty"`
 	User         string `json:"user"`
 	Net          string `json:"net"`
-	Policy       string `json:"policy,omitempty"` // digest; "" in a record of before there were policies
-	// digest of the origins of the parts of Policy, for people; "" if they are not known
+	Policy       string `json:"policy,omitempty"` // digest; "": a record from before there were policies
+	// digest of the origins of the parts of Policy, shown to users; "": unknown
 	Origins string      `json:"origins,omitempty"`
 	Timed   []TimedRule `json:"timed,omitempty"` // rules with an expiry, besides Policy
-	// digest of the record in the ledger of the newest change of Policy or Timed, which is stored with the
-	// change, or Unchanged; "" in a record of before that was stored
+	// digest of the audit record of the newest change of Policy or Timed, stored with the change, or Unchanged; "": a
+	// record from before this was stored
 	PolicyRecord string   `json:"policy_record,omitempty"`
 	Env          []string `json:"env,omitempty"`
-	// variables of commands that are secret, as KEY=VALUE, the oldest first
+	// secret variables of commands, as KEY=VALUE, oldest first
 	Learnt []string    `json:"learnt,omitempty"`
 	Limits wire.Limits `json:"limits,omitzero"`
-	Strong bool        `json:"strong,omitempty"` // refuse to start where less than all is enforced
-	// what the inside may do with its history; "": wire.SelfRead
+	Strong bool        `json:"strong,omitempty"` // refuse to start unless all protections are enforced
+	// what processes inside may do with the history of the sandbox; "": wire.SelfRead
 	Self     string             `json:"self,omitempty"`
 	Enforced []wire.Enforcement `json:"enforced,omitempty"` // as of the last start
-	// protections that it, or the sandbox it was forked from, has run with
+	// protections with which the sandbox, or the one that it was forked from, has run
 	Required   []string              `json:"required,omitempty"`
 	Redo       []timeline.SnapshotID `json:"redo,omitempty"`        // newest last
 	Mark       string                `json:"mark,omitempty"`        // message of automatic snapshots
-	KeepRecent int                   `json:"keep_recent,omitempty"` // of automatic snapshots; 0 is the default
-	KeepForMS  int64                 `json:"keep_for_ms,omitempty"` // so too
-	Notices    []string              `json:"notices,omitempty"`     // notices for people
-	// a power loss took its first snapshot, and so all of it
+	KeepRecent int                   `json:"keep_recent,omitempty"` // for automatic snapshots; 0: the default
+	KeepForMS  int64                 `json:"keep_for_ms,omitempty"` // likewise
+	Notices    []string              `json:"notices,omitempty"`     // shown to users
+	// a power failure lost its first snapshot, and so all of it
 	Lost     bool       `json:"lost,omitempty"`
-	Halted   *Halt      `json:"halted,omitempty"`   // the last time that it was stopped for what it did
+	Halted   *Halt      `json:"halted,omitempty"`   // last time that Coppice killed its processes unasked
 	Run      *wire.Run  `json:"run,omitempty"`      // the supervised command, also when it has ended
-	Again    bool       `json:"again,omitempty"`    // Run is to be started again: a rewind is in progress
+	Again    bool       `json:"again,omitempty"`    // start Run again: a rewind is in progress
 	Starting bool       `json:"starting,omitempty"` // Run was requested, and may not have been started
 	Expires  *time.Time `json:"expires,omitempty"`
-	// of clients, as package label takes them; a map that is read is not to be changed
+	// set by clients, as package label accepts them; a map that was read must not be changed
 	Labels map[string]string `json:"labels,omitempty"`
-	// after so long of inactivity its processes are stopped; 0: never
+	// time of inactivity after which its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
-	Tournament string `json:"tournament,omitempty"` // the tournament, if it is a candidate's fork; gc removes it
-	// why nothing passes its gate; nil: it is not quarantined
+	Tournament string `json:"tournament,omitempty"` // tournament whose candidate's fork this is; removed by gc
+	// why its gate passes nothing; nil: not quarantined
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
-	// the repository of the host that it works on; nil is none
+	// repository of the host that it works on; nil: none
 	Repo *Repo `json:"repo,omitempty"`
 }
 
@@ -99,25 +99,24 @@ type Repo struct {
 	Top    string `json:"top"`            // of the work tree, on the host and inside
 	Common string `json:"common"`         // its git directory, on the host
 	Dir    string `json:"dir"`            // working directory of commands, inside
-	Branch string `json:"branch"`         // that it began on, by its short name
+	Branch string `json:"branch"`         // short name of the branch that it started on
 	Base   string `json:"base"`           // the frozen commit
 	Start  string `json:"start"`          // the commit it started from: Base, or one on it with uncommitted work
-	From   string `json:"from,omitempty"` // the branch of the host that Base was the tip of
-	// Objects are directories of the host that have the objects: shown inside, in this
-	// order.
+	From   string `json:"from,omitempty"` // branch of the host whose tip was Base
+	// Objects are directories of the host that have the objects, in the order in which they are shown inside.
 	Objects []string `json:"objects,omitempty"`
 }
 
-// Quarantine is why nothing passes the gate of a sandbox whose processes resumed from the memory of another
+// Quarantine records why nothing passes the gate of a sandbox whose processes resumed from the memory of another
 // sandbox.
 type Quarantine struct {
 	Since  time.Time           `json:"since"`
 	At     timeline.SnapshotID `json:"at"`             // its snapshot with the memory
-	Step   string              `json:"step,omitempty"` // that failed; "" is not known
-	Reason string              `json:"reason"`         // for people
+	Step   string              `json:"step,omitempty"` // failed step; "": unknown
+	Reason string              `json:"reason"`         // shown to users
 }
 
-// Halt is why the processes of a sandbox were killed without anybody's word.
+// Halt records why Coppice killed the processes of a sandbox without a request.
 type Halt struct {
 	At  time.Time `json:"at"`
 	Why string    `json:"why"`
@@ -125,8 +124,8 @@ type Halt struct {
 
 const sandboxCols = "id,name,created,head,mount,gen,config,enforced"
 
-// encode returns the two columns of JSON that store a config. What is enforced is long, and mostly equal for
-// all sandboxes of a host.
+// encode returns the two columns of JSON that store a config. Enforced has its own column: it is long, and mostly
+// equal for all sandboxes of a host.
 func (c Config) encode(key secretbox.Key) (config, enforced string, err error) {
 	e, err := json.Marshal(c.Enforced)
 	if err != nil {
@@ -143,7 +142,7 @@ type decoded struct {
 	enforced map[string][]wire.Enforcement
 }
 
-// scanSandbox reads a record. What is in seen, which may be nil, is not decoded again.
+// scanSandbox reads a record. It does not decode values again that are in seen, which may be nil.
 func scanSandbox(s scanner, key secretbox.Key, seen *decoded) (rec Sandbox, err error) {
 	var created int64
 	var config, enforced sql.RawBytes
@@ -175,8 +174,8 @@ func scanSandbox(s scanner, key secretbox.Key, seen *decoded) (rec Sandbox, err 
 	return rec, nil
 }
 
-// Sandbox finds a sandbox by name or id; a name wins. An unknown one is NotFound,
-// with the names that are near.
+// Sandbox finds a sandbox by name or id; a name takes precedence. It returns NotFound for an unknown one, with the
+// nearest name as hint.
 func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1",
@@ -191,7 +190,7 @@ func (d *DB) Sandbox(ctx context.Context, name string) (rec Sandbox, err error) 
 	return rec, err
 }
 
-// Head returns the head of a sandbox, which is found as Sandbox finds it.
+// Head returns the head of a sandbox, which it finds as Sandbox does.
 func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT head FROM sandboxes WHERE name=?1 OR id=?1 ORDER BY name=?1 DESC LIMIT 1",
@@ -205,7 +204,7 @@ func (d *DB) Head(ctx context.Context, name string) (head timeline.SnapshotID, e
 	return head, err
 }
 
-// At finds a sandbox that has a snapshot as its head, or else whose live root stands on it. It returns
+// At finds a sandbox that has a snapshot as its head, or otherwise one whose live root is mounted on it. It returns
 // NotFound if there is none.
 func (d *DB) At(ctx context.Context, id timeline.SnapshotID) (rec Sandbox, err error) {
 	found := false
@@ -228,7 +227,7 @@ func (d *DB) Taken(ctx context.Context, name string) (taken bool, err error) {
 	return taken, err
 }
 
-// unknown is the error for a name that no sandbox has.
+// unknown returns the error for a name that no sandbox has.
 func (d *DB) unknown(ctx context.Context, name string) error {
 	shown := name
 	if len(shown) > timeline.MaxName {
@@ -248,8 +247,8 @@ func (d *DB) unknown(ctx context.Context, name string) error {
 	return f.WithHint("list them: coppice ls")
 }
 
-// Sandboxes lists all sandboxes by name. Records that are configured alike share
-// the elements of their slices and are not to be changed.
+// Sandboxes lists all sandboxes by name. Records with equal configurations share the elements of their slices and
+// must not be changed.
 func (d *DB) Sandboxes(ctx context.Context) (out []Sandbox, err error) {
 	seen := &decoded{config: map[string]Config{}, enforced: map[string][]wire.Enforcement{}}
 	err = d.rows(ctx, "SELECT "+sandboxCols+" FROM sandboxes ORDER BY name", func(s scanner) error {
@@ -271,14 +270,14 @@ func (d *DB) CreateSandbox(ctx context.Context, rec Sandbox, first timeline.Snap
 	return d.CreateSandboxes(ctx, []Sandbox{rec}, []timeline.Snapshot{first})
 }
 
-// CreateSandboxes records several at once, or none. firsts[i] belongs to
-// recs[i]. A name that is taken is Exists.
+// CreateSandboxes records several sandboxes, all or none. firsts[i] is the first snapshot of recs[i]. It returns
+// Exists if a name is taken.
 func (d *DB) CreateSandboxes(ctx context.Context, recs []Sandbox, firsts []timeline.Snapshot) error {
 	return d.tx(ctx, func(t *tx) error { return t.createSandboxes(recs, firsts) })
 }
 
-// CreateSandboxOn is CreateSandbox for a sandbox whose first snapshot has a layer: r is the route of first.
-// intent, which was begun for it, ends in the same transaction; 0: none.
+// CreateSandboxOn is CreateSandbox for a sandbox whose first snapshot has a layer: r is the route of first. The
+// intent that was begun for it ends in the same transaction; 0: none.
 func (d *DB) CreateSandboxOn(
 	ctx context.Context, rec Sandbox, first timeline.Snapshot, r timeline.Route, intent int64,
 ) error {
@@ -323,8 +322,8 @@ func (t *tx) createSandboxes(recs []Sandbox, firsts []timeline.Snapshot) error {
 	return nil
 }
 
-// UpdateSandbox changes a record with fn, which must not retain it and must not use the database. If fn
-// returns an error, nothing is changed.
+// UpdateSandbox changes a record with fn, which must not retain it and must not use the database. If fn returns an
+// error, the record is not changed.
 func (d *DB) UpdateSandbox(ctx context.Context, id timeline.SandboxID, fn func(*Sandbox) error) error {
 	return d.tx(ctx, func(t *tx) error {
 		before, after, err := t.update(id, fn)
@@ -376,19 +375,19 @@ func (t *tx) update(id timeline.SandboxID, fn func(*Sandbox) error) (before, aft
 	return before, rec.Head, t.err
 }
 
-// setRedo stores the redo list of a sandbox, about which nothing is recorded.
+// setRedo stores the redo list of a sandbox that has none stored.
 func (t *tx) setRedo(id timeline.SandboxID, redo []timeline.SnapshotID) {
 	for _, snap := range redo {
 		t.exec("INSERT OR IGNORE INTO redos(sandbox,snapshot) VALUES(?,?)", id, snap)
 	}
 }
 
-// addMove records that HEAD went to a snapshot that was there.
+// addMove records that HEAD moved to an existing snapshot.
 func (t *tx) addMove(id timeline.SandboxID, at time.Time, to timeline.SnapshotID) {
 	t.exec("INSERT INTO moves(sandbox,at,snapshot) VALUES(?,?,?)", id, at.UnixMicro(), to)
 }
 
-// SetTag names a snapshot in a sandbox, or moves the name there.
+// SetTag names a snapshot in a sandbox, or moves the name to it.
 func (d *DB) SetTag(ctx context.Context, id timeline.SandboxID, name string, snap timeline.SnapshotID) error {
 	return d.tx(ctx, func(t *tx) error {
 		if err := t.mustExist(snap); err != nil {

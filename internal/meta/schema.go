@@ -3,11 +3,11 @@ package meta
 import "fmt"
 
 const (
-	// applicationID is PRAGMA application_id: the file is ours ("copp").
+	// applicationID is PRAGMA application_id, which marks the file as Coppice's ("copp").
 	applicationID = 0x636f7070
-	// schemaVersion is PRAGMA user_version of the database that this build reads and writes. An older one
-	// gets the tables that it lacks when it is opened; any other is refused. Version 4 adds no table: it
-	// encrypts what may hold secrets.
+	// schemaVersion is PRAGMA user_version of the database that this build reads and writes. A database of an older
+	// version gets the missing tables when it is opened; any other is refused. Version 4 adds no table: it encrypts
+	// values that may contain secrets.
 	schemaVersion = 6
 )
 
@@ -17,10 +17,10 @@ var (
 	setUserVersion   = fmt.Sprintf("PRAGMA user_version=%d", schemaVersion)
 )
 
-// schema is the database.
+// schema is the schema of a new database.
 const schema = schema1 + schema2 + schema3 + schema5 + schema6
 
-// schemas returns what each version adds to the one before.
+// schemas returns what each version adds to the previous one.
 func schemas() []string { return []string{schema1, schema2, schema3, "", schema5, schema6} }
 
 // schema6 is what version 6 adds to version 5.
@@ -80,10 +80,10 @@ CREATE TABLE answers (
 CREATE INDEX answers_expires ON answers(expires);
 `
 
-// schema1 is the database of version 1. Identifiers are lower-case hex, times are microseconds since 1970
-// UTC, structured values are JSON. References to snapshots are checked when a transaction ends, so no change
-// can leave a dangling one. The exceptions are head and mount: if a power loss took a sandbox's first
-// snapshot, they stay, and name what was lost.
+// schema1 is the database of version 1. Identifiers are lower-case hex, times are microseconds since 1970 UTC,
+// structured values are JSON. References to snapshots are checked when a transaction ends, so no change can leave a
+// dangling one. The exceptions are head and mount: if a power failure lost a sandbox's first snapshot, they still
+// name the lost one.
 const schema1 = `
 -- What a person works with. A removed sandbox has no row; those of its snapshots
 -- that others are built on stay, with an owner that no longer exists.

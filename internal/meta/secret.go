@@ -8,11 +8,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
-// What may hold secrets and must be read back unchanged is encrypted by a key in a file beside the database:
-// the texts of policies, stored answers, and those fields of a record that are in private. Cleartext from an
-// older version is encrypted when this one opens it.
+// Values that may contain secrets and must be read back unchanged are encrypted with a key in a file beside the
+// database: the texts of policies, stored answers, and those fields of a record that are in private. Cleartext from
+// an older version is encrypted when this version opens it.
 
-// The purposes of encrypted values: a value of one kind is not accepted as one of another.
+// The purposes of encrypted values: a value of one purpose is not accepted for another.
 const (
 	forConfig = "config"
 	forPolicy = "policy"
@@ -64,7 +64,7 @@ func encodeConfig(key secretbox.Key, c Config) (string, error) {
 	return string(b), err
 }
 
-// openConfig reads a config as it is stored, now or by an older version.
+// openConfig reads a stored config of this version or an older one.
 func openConfig(key secretbox.Key, text []byte) (Config, error) {
 	var s stored
 	if err := json.Unmarshal(text, &s); err != nil || s.Sealed == "" {

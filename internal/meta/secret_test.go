@@ -24,7 +24,7 @@ import (
 
 const secret = "correct-horse-battery-staple"
 
-// shows names the files of a directory that have a secret in them, in clear or encoded.
+// shows returns the names of the files of a directory that contain a secret, in clear or encoded.
 func shows(t testing.TB, dir, secret string) (files []string) {
 	t.Helper()
 	forms := []string{secret, hex.EncodeToString([]byte(secret))}
@@ -47,7 +47,7 @@ func alike(t testing.TB, a, b Config) bool {
 	return string(must(json.Marshal(a))(t)) == string(must(json.Marshal(b))(t))
 }
 
-// hide has the secret in all that a record has room for.
+// hide puts the secret into every field of a record that can contain one.
 func hide(r *Sandbox) {
 	r.From, r.Env, r.Learnt, r.Mark, r.Notices = "https://me:"+secret+"@host/", []string{"A=" + secret},
 		[]string{"B=" + secret}, secret, []string{secret}
@@ -104,8 +104,7 @@ func TestDatabase_HoldsNoPlaintextSecret(t *testing.T) {
 	clean("opened again")
 }
 
-// old makes a database as version 3 left it, with secrets in clear on pages that are used
-// and on such as are free.
+// old makes a database as version 3 left it, with secrets in clear on used and on free pages.
 func old(t testing.TB) (path string, want Sandbox) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "meta.db")
@@ -164,7 +163,7 @@ func TestOpen_EncryptsOldDatabase(t *testing.T) {
 			t.Parallel()
 			path, want := old(t)
 			if len(shows(t, filepath.Dir(path), secret)) == 0 {
-				t.Fatal("there is no secret: the test tests nothing")
+				t.Fatal("no file contains a secret: the test is void")
 			}
 			before(t, path)
 			d := must(Open(t.Context(), path))(t)
@@ -225,7 +224,7 @@ func TestOpen_WithoutKeyKeepsEncryptedValues(t *testing.T) {
 	ok(t, os.Remove(key))
 	refused("missing", fault.Corrupt, giveUp)
 	if _, err := os.Lstat(key); err == nil {
-		t.Error("a key was made that opens nothing")
+		t.Error("a new key was made, which decrypts nothing")
 	}
 	must(secretbox.Make(vfs.OS(), key))(t)
 	refused("another one", fault.Corrupt, giveUp)

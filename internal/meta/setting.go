@@ -22,7 +22,7 @@ func (d *DB) SetSetting(ctx context.Context, key, value string) error {
 	})
 }
 
-// Intent is something that is being done to the file system.
+// Intent is an operation on the file system that must be completed or undone.
 type Intent struct {
 	ID   int64
 	Kind string
@@ -37,8 +37,7 @@ func (i Intent) Decode(v any) error {
 	return nil
 }
 
-// BeginIntent records an intent before it is acted on. An id is never given
-// twice.
+// BeginIntent records an intent before it is acted on. An id is never reused.
 func (d *DB) BeginIntent(ctx context.Context, kind string, body any) (id int64, err error) {
 	b, err := json.Marshal(body)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// lineage is the start of a query for a snapshot (?1) and all that it stands on: parents, and the snapshots
-// that routes end in.
+// lineage is the start of a query for a snapshot (?1) and all snapshots below it: parents, and the snapshots that
+// routes end in.
 const lineage = `WITH RECURSIVE line(id) AS (
 	SELECT ?1
 	UNION SELECT s.parent FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
@@ -27,8 +27,8 @@ const owned = `WITH RECURSIVE line(id) AS (
 	UNION SELECT s.parent FROM line JOIN snapshots s ON s.id=line.id WHERE s.parent IS NOT NULL
 ) `
 
-// snapCols reads a snapshot s. It is finalized if its own layer is; one without a layer is as safe as its
-// parent.
+// snapCols are the columns of a snapshot s. It is finalized if its own layer is; a snapshot without a layer is as
+// durable as its parent.
 const snapCols = `s.id,s.sandbox,coalesce(s.parent,''),s.cause,s.message,s.created,s.exit,s.paths,s.bytes,
 	NOT EXISTS (SELECT 1 FROM routes r JOIN layers l ON l.id=r.layer WHERE r.top=s.id AND NOT r.merged AND NOT l.sealed),
 	(SELECT m.body FROM memories m WHERE m.snapshot=s.id)`
@@ -38,7 +38,7 @@ func scanSnapshot(sc scanner) (s timeline.Snapshot, err error) {
 	var exit sql.NullInt64
 	var memory sql.NullString
 	err = sc.Scan(&s.ID, &s.Sandbox, &s.Parent, &s.Cause, &s.Message, &created, &exit, &s.Stats.Paths, &s.Stats.Bytes,
-		&s.Sealed, &memory)
+		&s.Finalized, &memory)
 	s.Created = time.UnixMicro(created).UTC()
 	if exit.Valid {
 		code := int(exit.Int64)
@@ -59,7 +59,7 @@ func scanRoute(s scanner) (r timeline.Route, err error) {
 	return r, s.Scan(&r.Top, &r.Below, &r.Layer, &r.Merged)
 }
 
-// orNull stores no snapshot as NULL.
+// orNull returns NULL for an empty id.
 func orNull(id timeline.SnapshotID) any {
 	if id == "" {
 		return nil
@@ -81,14 +81,14 @@ func (t *tx) addSnapshot(s timeline.Snapshot) {
 	t.exec("INSERT INTO memories(snapshot,image,body) VALUES(?,?,?)", s.ID, s.Memory.Image, string(body))
 }
 
-// addRoute records a route, and its layer unless that is there already.
+// addRoute records a route, and its layer unless that exists already.
 func (t *tx) addRoute(r timeline.Route) {
 	t.exec("INSERT INTO layers(id,merged,sealed,digest,diff_id,size) VALUES(?,?,0,'','',0) ON CONFLICT(id) DO NOTHING",
 		r.Layer, r.Merged)
 	t.exec("INSERT INTO routes(top,layer,below,merged) VALUES(?,?,?,?)", r.Top, r.Layer, orNull(r.Below), r.Merged)
 }
 
-// mustExist is NotFound when a snapshot does not exist.
+// mustExist returns NotFound if a snapshot does not exist.
 func (t *tx) mustExist(id timeline.SnapshotID) error {
 	found := false
 	t.each("SELECT 1 FROM snapshots WHERE id=?", func(scanner) error { found = true; return nil }, id)
@@ -147,9 +147,9 @@ const stretch = `WITH RECURSIVE line(id) AS (
 	UNION SELECT p.id FROM line JOIN snapshots s ON s.id=line.id JOIN snapshots p ON p.id=s.parent AND p.sandbox=s.sandbox
 ) `
 
-// TakeOver makes a snapshot, and all below it that the same sandbox made, snapshots of sandbox id, in whose
-// history they are from then on. It records as moves that the HEAD of id was elsewhere when they were made,
-// so that the times of its HEAD stay right.
+// TakeOver makes a snapshot, and all below it that the same sandbox made, snapshots of sandbox id, and so part of its
+// history. It also records, as moves, where the HEAD of id was when they were made, so that references to HEAD by
+// time stay correct.
 func (d *DB) TakeOver(ctx context.Context, id timeline.SandboxID, top timeline.SnapshotID) error {
 	return d.tx(ctx, func(t *tx) error {
 		found := false
@@ -173,8 +173,7 @@ func (d *DB) TakeOver(ctx context.Context, id timeline.SandboxID, top timeline.S
 	})
 }
 
-// AddRoute records a merged layer. It is NotFound when one of the snapshots was
-// deleted meanwhile.
+// AddRoute records a merged layer. It returns NotFound if one of the snapshots was deleted meanwhile.
 func (d *DB) AddRoute(ctx context.Context, r timeline.Route) error {
 	return d.tx(ctx, func(t *tx) error {
 		for _, id := range []timeline.SnapshotID{r.Top, r.Below} {
@@ -220,8 +219,8 @@ func (d *DB) History(ctx context.Context, id timeline.SandboxID) (timeline.Histo
 	})
 }
 
-// Lineage reads the parents and routes of a snapshot and all that it is built
-// on. That of an unknown snapshot is empty.
+// Lineage reads the parents and routes of a snapshot and of all snapshots that it is built on. The lineage of an
+// unknown snapshot is empty.
 func (d *DB) Lineage(ctx context.Context, id timeline.SnapshotID) (timeline.Lineage, error) {
 	l := timeline.Lineage{Parents: map[timeline.SnapshotID]timeline.SnapshotID{}, Routes: timeline.Routes{}}
 	var top, parent, below, layer sql.RawBytes
@@ -248,8 +247,7 @@ func (d *DB) HasSnapshot(ctx context.Context, id timeline.SnapshotID) (there boo
 	return there, err
 }
 
-// Ground returns what a snapshot directly stands on: its parent and its routes. Both are empty for an unknown
-// one.
+// Ground returns the parent and the routes of a snapshot. Both are empty for an unknown snapshot.
 func (d *DB) Ground(
 	ctx context.Context, id timeline.SnapshotID,
 ) (parent timeline.SnapshotID, routes []timeline.Route, err error) {
@@ -265,14 +263,14 @@ func (d *DB) Ground(
 	return parent, routes, err
 }
 
-// Cut describes what removing a snapshot from the history means for routes.
+// Cut describes how the removal of a snapshot from the history affects routes.
 type Cut struct {
 	Below timeline.SnapshotID // where routes that ended in the snapshot shall end
 	Own   *timeline.Route     // its own route; nil when it changed nothing
 	Above []timeline.Route    // the routes, not merged ones, that end in it
 }
 
-// Cut returns what DeleteSnapshot needs.
+// Cut returns the changes of routes for DeleteSnapshot.
 func (d *DB) Cut(ctx context.Context, id timeline.SnapshotID) (c Cut, err error) {
 	return c, d.view(ctx, func(v *view) {
 		v.each("SELECT coalesce(parent,'') FROM snapshots WHERE id=?", func(s scanner) error { return s.Scan(&c.Below) }, id)
@@ -346,15 +344,15 @@ func (d *DB) DropRun(
 	return unused, err
 }
 
-// isHeld is whether something refers to a snapshot s: a tag, a head, a live root, what any
-// sandbox can redo to, or a snapshot of another sandbox than the one that made it.
+// isHeld is the condition that something refers to a snapshot s: a tag, a head, a live root, the redo list of any
+// sandbox, or a snapshot of another sandbox than the one that made it.
 const isHeld = `(EXISTS (SELECT 1 FROM tags g WHERE g.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.head=s.id) OR EXISTS (SELECT 1 FROM sandboxes b WHERE b.mount=s.id)
 	OR EXISTS (SELECT 1 FROM redos r WHERE r.snapshot=s.id)
 	OR EXISTS (SELECT 1 FROM snapshots c WHERE c.parent=s.id AND c.sandbox<>s.sandbox))`
 
-// Held returns those snapshots of a sandbox that are tagged, are a head, carry a live root, are the origin of
-// a fork, or are in a redo list.
+// Held returns those snapshots of a sandbox that are tagged, a head, mounted by a live root, the origin of a fork, or
+// in a redo list.
 func (d *DB) Held(ctx context.Context, id timeline.SandboxID) (map[timeline.SnapshotID]bool, error) {
 	out := map[timeline.SnapshotID]bool{}
 	return out, d.rows(ctx, "SELECT s.id FROM snapshots s WHERE s.sandbox=? AND "+isHeld, func(s scanner) error {
@@ -401,7 +399,7 @@ func (t *tx) deleteSnapshot(
 		t.addRoute(r)
 	}
 	for _, l := range sealed {
-		t.markSealed(l)
+		t.markFinalized(l)
 	}
 	t.exec("DELETE FROM tags WHERE snapshot=?", id)
 	t.exec("DELETE FROM bases WHERE top=?", id)
@@ -428,7 +426,7 @@ func collect[T any](out *[]T) func(scanner) error {
 	}
 }
 
-// Base is an imported bottom of stacks.
+// Base is an imported root file system, at the bottom of stacks.
 type Base struct {
 	ID      string
 	Key     string              // by which it is found again; "": never

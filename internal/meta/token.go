@@ -44,12 +44,12 @@ func scanToken(s scanner) (t Token, err error) {
 	return t, nil
 }
 
-// moment is a time as a column that may be NULL.
+// moment returns a time as the value of a column that may be NULL.
 func moment(t time.Time) sql.NullInt64 {
 	return sql.NullInt64{Int64: t.UnixMicro(), Valid: !t.IsZero()}
 }
 
-// AddToken records a token. One with that id is Exists.
+// AddToken records a token. It returns Exists if the id is taken.
 func (d *DB) AddToken(ctx context.Context, t Token) error {
 	boxes, err := json.Marshal(t.Sandboxes)
 	if err != nil {
@@ -63,7 +63,7 @@ func (d *DB) AddToken(ctx context.Context, t Token) error {
 	})
 }
 
-// Token finds a token. An unknown one is NotFound.
+// Token finds a token. It returns NotFound for an unknown one.
 func (d *DB) Token(ctx context.Context, id string) (t Token, err error) {
 	found := false
 	err = d.rows(ctx, "SELECT "+tokenCols+" FROM tokens WHERE id=?", func(s scanner) (err error) {
@@ -87,7 +87,7 @@ func (d *DB) Tokens(ctx context.Context) (out []Token, err error) {
 	return out, err
 }
 
-// RemoveToken forgets a token. An unknown one is NotFound.
+// RemoveToken removes a token. It returns NotFound for an unknown one.
 func (d *DB) RemoveToken(ctx context.Context, id string) error {
 	return d.tx(ctx, func(x *tx) error {
 		if x.exec("DELETE FROM tokens WHERE id=?", id) == 0 && x.err == nil {
@@ -105,8 +105,8 @@ func (d *DB) TokenUsed(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// WidenToken adds sandboxes to a token that is for some only. One for all, or one
-// that is gone, stays as it is.
+// WidenToken adds sandboxes to a token that is restricted to some. A token for all sandboxes, or one that was
+// removed, stays as it is.
 func (d *DB) WidenToken(ctx context.Context, id string, sandboxes []string) error {
 	return d.tx(ctx, func(x *tx) error {
 		var t Token

@@ -75,8 +75,8 @@ func TestToken_DamagedScopeIsCorrupt(t *testing.T) {
 	}
 }
 
-// TestOpen_MigratesOldVersions opens a database of each earlier version: its content is there,
-// and the file then has the current version.
+// TestOpen_MigratesOldVersions opens a database of each earlier version: its content can be read, and the file then
+// has the current version.
 func TestOpen_MigratesOldVersions(t *testing.T) {
 	t.Parallel()
 	const five = "DROP TABLE redos"
@@ -98,7 +98,7 @@ func TestOpen_MigratesOldVersions(t *testing.T) {
 				t.Fatalf("version %d: %d sandboxes", version, len(recs))
 			}
 			if held := must(d.Held(t.Context(), recs[0].ID))(t); !held[redo] || len(held) != 3 {
-				t.Errorf("version %d: %v are held: not head, mount and %s, which can be redone, alone", version, held, redo)
+				t.Errorf("version %d: held %v, want only head, mount and %s, which can be redone", version, held, redo)
 			}
 			must(d.Tokens(t.Context()))(t)
 			must(d.Answer(t.Context(), "a"))(t)
@@ -113,7 +113,7 @@ func TestOpen_MigratesOldVersions(t *testing.T) {
 	}
 }
 
-// redoable gives a snapshot that the one sandbox of a database can redo to.
+// redoable adds a snapshot that the only sandbox of a database can redo to, and returns it.
 func redoable(t testing.TB, path string) (redo timeline.SnapshotID) {
 	t.Helper()
 	d := must(Open(t.Context(), path))(t)

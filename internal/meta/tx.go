@@ -110,8 +110,8 @@ func (d *DB) rows(ctx context.Context, query string, scan func(scanner) error, a
 	return d.reading(ctx, func(l *link) error { return l.each(ctx, query, scan, args...) })
 }
 
-// view is several reads of one state of the database. It remembers its first
-// error, so that its steps read one after the other.
+// view runs several reads on one state of the database. It keeps its first error, so that its steps need no error
+// handling.
 type view struct {
 	*link
 	ctx context.Context //nolint:containedctx // lives as long as one call of DB.view
@@ -128,7 +128,7 @@ func (v *view) each(query string, scan func(scanner) error, args ...any) {
 // view runs fn on one state of the database.
 func (d *DB) view(ctx context.Context, fn func(*view)) error {
 	return d.reading(ctx, func(l *link) error {
-		// A statement that is cancelled may have been done, so these two never are.
+		// A canceled statement may have been executed, so these two are never canceled.
 		always := context.WithoutCancel(ctx)
 		if _, err := l.exec(always, "BEGIN"); err != nil {
 			return err
@@ -142,8 +142,7 @@ func (d *DB) view(ctx context.Context, fn func(*view)) error {
 	})
 }
 
-// tx is a change. It remembers its first error, so that its steps read one after
-// the other.
+// tx is a change. It keeps its first error, so that its steps need no error handling.
 type tx struct {
 	d   *DB
 	ctx context.Context //nolint:containedctx // lives as long as one call of DB.tx
@@ -172,7 +171,7 @@ func (t *tx) each(query string, scan func(scanner) error, args ...any) {
 	}
 }
 
-// tx runs fn in a writing transaction: all of it happens, or nothing. It waits for its turn until ctx is
+// tx runs fn in a writing transaction, which is applied completely or not at all. It waits for its turn until ctx is
 // canceled; once started, it completes.
 func (d *DB) tx(ctx context.Context, fn func(*tx) error) (err error) {
 	select {
@@ -259,7 +258,7 @@ func (d *DB) kindOf(e *sqlite.Error) fault.Kind {
 		}
 		return fault.Internal
 	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN:
-		// SQLite does not say why; the file system does.
+		// SQLite does not report the reason; a write to the file system does.
 		if k := fault.KindOf(tryWrite(filepath.Dir(d.path))); k != "" {
 			return k
 		}

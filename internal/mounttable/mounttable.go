@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package mounttable reads the mounts of the calling process. It wraps github.com/moby/sys/mountinfo for
-// lines of any length: that reads at most 64 KiB, and the options of a file system may be longer, as those of
-// an overlay with hundreds of layers. A single such mount on the host must not keep sandboxes from starting.
+// Package mounttable reads the mounts of the calling process. It wraps github.com/moby/sys/mountinfo, which reads
+// lines of at most 64 KiB, for lines of any length: the options of a file system may be longer, such as those of an
+// overlay with hundreds of layers. A single such mount on the host must not prevent sandboxes from starting.
 package mounttable
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// maxLine is how many bytes of a line are passed on, of which bufio.Scanner accepts 64 KiB.
+// maxLine is the maximum number of bytes of a line that are passed on. bufio.Scanner accepts 64 KiB.
 const maxLine = 60 << 10
 
 // List returns the mounts of the calling process that filter accepts, or all if it is nil. VFSOptions may be

@@ -25,7 +25,7 @@ func TestParse_TakesLinesOfAnyLength(t *testing.T) {
 		t.Errorf("%+v, %v", one, err)
 	}
 	if all, err := Parse(strings.NewReader("25 1 0:8 / /"+strings.Repeat("x", maxLine)+" rw - a b c"), nil); err == nil {
-		t.Errorf("a line whose mount point is cut off: %+v", all)
+		t.Errorf("a line with a truncated mount point was accepted: %+v", all)
 	}
 }
 

@@ -20,14 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeTrusts names the variable with a file of certificates.
+// nodeTrusts is the environment variable with the path of a file of certificates.
 const nodeTrusts = "NODE_EXTRA_CA_CERTS"
 
-// Install gives a directory in which the packages are installed that the
-// package.json in dir names, exactly those of package-lock.json where there is one,
-// without their scripts then. They come from the registry once, and are there for
-// every later run. Without npm, or without the registry, which is asked for the
-// package probe, the test is skipped.
+// Install installs the packages that the package.json in dir names, and returns their directory. If dir has a
+// package-lock.json, it installs exactly those versions, without their install scripts. The directory is cached
+// for later runs. The test is skipped without npm, or if the registry does not answer for the package probe.
 func Install(t testing.TB, dir, probe string) string {
 	t.Helper()
 	made, err := install(dir, probe)
@@ -40,7 +38,7 @@ func Install(t testing.TB, dir, probe string) string {
 	return made
 }
 
-// skipped is why a test cannot run here.
+// skipped is the reason why a test cannot run here.
 type skipped string
 
 func (e skipped) Error() string { return string(e) }
@@ -53,7 +51,7 @@ func install(dir, probe string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Not below $HOME: that may be in /tmp, of which a sandbox shows nothing.
+	// $HOME may be in /tmp, which sandboxes do not see.
 	me, err := user.Current()
 	if err != nil {
 		return "", err
@@ -62,7 +60,7 @@ func install(dir, probe string) (string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	// One at a time, in whatever process it is asked for.
+	// The lock also excludes other processes.
 	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
@@ -94,7 +92,7 @@ const (
 	lockfile = "package-lock.json"
 )
 
-// wanted reads what is to be installed.
+// wanted returns the package files in dir, and their digest.
 func wanted(dir string) (files map[string][]byte, digest string, err error) {
 	files = map[string][]byte{}
 	sum := sha256.New()
@@ -132,7 +130,7 @@ func npm(patience time.Duration, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "npm", append(args, "--fetch-retries=1", "--no-update-notifier")...)
-	if os.Getenv(nodeTrusts) == "" { // whom the system trusts, as Debian's own node does
+	if os.Getenv(nodeTrusts) == "" { // the certificates of the system, as Debian's own node uses
 		cmd.Env = append(os.Environ(), nodeTrusts+"=/etc/ssl/certs/ca-certificates.crt")
 	}
 	return cmd.CombinedOutput()

@@ -24,10 +24,10 @@ func TestBounded_CutsDetails(t *testing.T) {
 		t.Errorf("a detail of %d bytes, which ends in %q", len(d), d[len(d)-3:])
 	}
 	if d := got.Items[99].Detail; d != "..." {
-		t.Errorf("the last detail is %.20q, want it left out", d)
+		t.Errorf("the last detail is %.20q, want three dots", d)
 	}
 	if b, err := json.Marshal(got); err != nil || len(b) > 256<<10 {
-		t.Errorf("written in %d bytes, %v: too long for a record", len(b), err)
+		t.Errorf("encoded in %d bytes, %v: too long for a record", len(b), err)
 	}
 	if d := (Enforced{Items: []Item{{Detail: "short"}}}).Bounded().Items[0].Detail; d != "short" {
 		t.Errorf("a short detail became %q", d)

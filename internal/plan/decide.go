@@ -12,12 +12,12 @@ import (
 
 // Facts are what the keeper has determined about the host and the sandbox's root.
 type Facts struct {
-	Passwd   []byte // of the mounted root; nil when it has none
+	Passwd   []byte // of the mounted root; nil if it has none
 	Group    []byte
 	Resolv   []byte // the /etc/resolv.conf of a sandbox with a network: the host's, or the gate's
 	Landlock int    // ABI of the host's Landlock; 0 if it has none
 	Kernel   string // release of the host's kernel
-	// PidMax says that pid_max is a setting of each pid namespace (Linux 6.14).
+	// PidMax says whether each pid namespace has its own pid_max (Linux 6.14).
 	PidMax bool
 	Cgroup CgroupFacts
 	// OpenFiles is the hard RLIMIT_NOFILE of the keeper, and so of init, which raises its soft limit to it.
@@ -26,10 +26,9 @@ type Facts struct {
 	Shift uint32
 }
 
-// CgroupFacts say what the box's own control group (version 2) offers, or the groups of version 1 that
-// replace it.
+// CgroupFacts say what the box's own control group (version 2), or the groups of version 1 that replace it, support.
 type CgroupFacts struct {
-	Freeze bool // there is one of version 2: its freezer works
+	Freeze bool // it is of version 2, so its freezer works
 	Memory bool // memory.max works
 	Pids   bool // pids.max works
 	CPU    bool // cpu.max works
@@ -88,8 +87,8 @@ func consistent(c Config, f Facts) error {
 	return nil
 }
 
-// Decide returns the plan for c on a host with facts f: what init carries out, and what is enforced. The
-// error is a fault: Invalid or Unsupported settings.
+// Decide returns the plan for c on a host with facts f: what init carries out, and what is enforced. The error is a
+// fault: Invalid or Unsupported settings.
 func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	if err := consistent(c, f); err != nil {
 		return Guest{}, Enforced{}, err
@@ -114,7 +113,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		return d.guest, d.enforced, err
 	}
 	d.basics()
-	// In the order in which people are shown the items.
+	// The order is that in which users see the items.
 	d.identity()
 	d.network()
 	d.landlock()
@@ -130,7 +129,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 type deciding struct {
 	config Config
 	facts  Facts
-	single bool // one uid alone is mapped
+	single bool // only one uid is mapped
 	own    bool // the sandbox has its own kernel, to which the host's filters do not apply
 
 	guest    Guest
@@ -142,7 +141,7 @@ func (d *deciding) add(name, state, detail string) {
 	d.enforced.Items = append(d.enforced.Items, Item{name, state, detail})
 }
 
-// workspace makes the plan of tier workspace, which confines nothing.
+// workspace fills in the plan of tier workspace, which confines nothing.
 func (d *deciding) workspace() error {
 	d.guest.Dirs = append(d.guest.Dirs, d.config.Spec.Bind)
 	if d.config.Limits != (Limits{}) {
@@ -207,7 +206,7 @@ func (d *deciding) identity() {
 		d.add("root emulation", On, "chown, mknod and the like are remembered, not done")
 	}
 	switch {
-	case d.own: // and the host's kernel counts nothing for it
+	case d.own: // the host's kernel counts nothing for it
 	case d.single:
 		d.add(Counts, On, "inotify and namespaces: an eighth of the host's limits for one user")
 	case shifted:
@@ -288,7 +287,7 @@ func (d *deciding) freeze() {
 	}
 }
 
-// programs adds whether the programs that are started are recorded.
+// programs adds whether started programs are recorded.
 func (d *deciding) programs() {
 	trace, files := d.guest.Trace, d.facts.OpenFiles
 	if trace && !d.own && files < limit.InitFiles {
@@ -358,5 +357,5 @@ func (d *deciding) access() {
 	}
 }
 
-// AptConfig is where init writes a configuration for apt if root is emulated.
+// AptConfig is the path at which init writes a configuration for apt if root is emulated.
 const AptConfig = "/run/coppice-apt.conf"

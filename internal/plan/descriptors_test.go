@@ -14,12 +14,12 @@ func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 		files  uint64
 		weak   bool
 	}{
-		"enough":             {Config{Tier: TierProcess, Trace: true}, limit.InitFiles, false},
-		"too few":            {Config{Tier: TierProcess, Trace: true}, 1024, true},
-		"none known":         {Config{Tier: TierProcess, Trace: true}, 0, true},
-		"no programs":        {Config{Tier: TierProcess}, 1024, false},
-		"supervised":         {Config{Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, 1024, true},
-		"its own kernel has": {Config{Tier: TierGvisor, Trace: true, Phases: []Phase{{}}, Journal: "/j"}, 1024, false},
+		"enough":         {Config{Tier: TierProcess, Trace: true}, limit.InitFiles, false},
+		"too few":        {Config{Tier: TierProcess, Trace: true}, 1024, true},
+		"unknown number": {Config{Tier: TierProcess, Trace: true}, 0, true},
+		"no programs":    {Config{Tier: TierProcess}, 1024, false},
+		"supervised":     {Config{Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, 1024, true},
+		"own kernel":     {Config{Tier: TierGvisor, Trace: true, Phases: []Phase{{}}, Journal: "/j"}, 1024, false},
 	} {
 		tc.config.Caller = Caller{UID: 1000, GID: 1000}
 		_, e, err := Decide(tc.config, Facts{OpenFiles: tc.files, Landlock: 7})
@@ -28,7 +28,7 @@ func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 			continue
 		}
 		var lack string
-		for _, i := range e.Lacks() { // what a strong policy refuses
+		for _, i := range e.Lacks() { // a strong policy refuses these
 			if i.Name == Descriptors {
 				lack = i.Detail
 			}
@@ -38,7 +38,7 @@ func TestDecide_ReportsTooFewDescriptors(t *testing.T) {
 		}
 		if tc.weak && tc.files > 0 &&
 			(!strings.Contains(lack, "RLIMIT_NOFILE is 1024") || !strings.Contains(lack, "ulimit -Hn 9216")) {
-			t.Errorf("%s: it says %q", name, lack)
+			t.Errorf("%s: the detail is %q", name, lack)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// environment is complete: nothing of the daemon's own gets in.
+// environment returns the complete environment of commands; it has no variables of the daemon.
 func environment(c Config, u User) []string {
 	search := "/usr/local/bin:/usr/bin:/bin"
 	if u.UID == 0 {

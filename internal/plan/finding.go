@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// ShiftedIDs is the protection by id-mapped mounts. Whether they can be made depends on the
-// types of the file systems that hold a root, so each type has its own finding.
+// ShiftedIDs is the protection by id-mapped mounts. Whether they can be made depends on the types of the file systems
+// that hold a root, so each type has its own finding.
 const ShiftedIDs = "user"
 
-// Finding is what a start found out about its host: that the host provides a lasting
-// protection, or lacks what the protection needs. A home keeps the findings of its starts and
-// passes them to each start: a protection that the host has provided once is required of
-// every later start. So a start omits a protection only if no start of the home has had it.
+// Finding is what a start found out about its host: that the host provides a lasting protection, or lacks what the
+// protection needs. A home stores the findings of its starts and passes them to each start: a protection that the host
+// has provided once is required of every later start. So a start may lack a protection only if no start of the home has
+// had it.
 type Finding struct {
 	Protection string `json:"protection"`      // see Enforced.Protections
 	On         string `json:"on,omitempty"`    // type of file system; only for ShiftedIDs
@@ -38,8 +38,8 @@ func FindingOf(known []Finding, protection, on string) (f Finding, ok bool) {
 	return known[i], true
 }
 
-// Findings returns what e shows about a host with facts f: for each lasting protection that
-// the box was asked for, except ShiftedIDs, which have a finding for each file system.
+// Findings returns what e shows about a host with facts f: a finding for each lasting protection that the box was asked
+// for, except ShiftedIDs, which has a finding for each file system.
 func (e Enforced) Findings(f Facts) (found []Finding) {
 	if e.Tier == TierWorkspace {
 		return nil // this tier has no protections
@@ -60,7 +60,7 @@ func (e Enforced) Findings(f Facts) (found []Finding) {
 	return found
 }
 
-// Missed returns those of found where the host lacks what known says it has provided.
+// Missed returns the findings in found of a lack where known says that the host has provided the protection.
 func Missed(known, found []Finding) (missed []Finding) {
 	for _, f := range found {
 		if k, ok := FindingOf(known, f.Protection, f.On); ok && k.Lacks == "" && f.Lacks != "" {

@@ -19,18 +19,18 @@ func TestFindings_DependOnlyOnHost(t *testing.T) {
 	}{
 		{"all", Config{Caller: Caller{Root: true}, Tier: TierProcess, Journal: "/j", Limits: limits}, full,
 			[]string{Counts, "landlock", "memory", "pids", "freeze", ownProc, toldCalls}, nil},
-		{"the ids of the host: what is counted follows from them",
+		{"unshifted ids, which determine what is counted",
 			Config{Caller: Caller{Root: true}, Tier: TierProcess}, poor,
 			[]string{ownProc}, []string{"landlock", "freeze"}},
-		{"no limits were asked for", Config{Tier: TierProcess, Caller: Caller{UID: 7}}, Facts{Landlock: 5, Cgroup: all},
+		{"no limits requested", Config{Tier: TierProcess, Caller: Caller{UID: 7}}, Facts{Landlock: 5, Cgroup: all},
 			[]string{Counts, "freeze", ownProc}, []string{"landlock"}},
-		{"tasks that a pid namespace counts, if there may be as many",
+		{"tasks limited by pid_max",
 			Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: limits}, Facts{PidMax: true, Landlock: 7},
 			[]string{Counts, "landlock", ownProc}, []string{"memory", "freeze"}},
-		{"no controller of tasks", Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: Limits{Pids: 10}},
+		{"no pids controller", Config{Tier: TierProcess, Caller: Caller{UID: 7}, Limits: Limits{Pids: 10}},
 			Facts{PidMax: true, Landlock: 7, Cgroup: CgroupFacts{Freeze: true}},
 			[]string{Counts, "landlock", "freeze", ownProc}, []string{"pids"}},
-		{"a kernel of its own",
+		{"own kernel",
 			Config{Tier: TierGvisor, Caller: Caller{UID: 7}, Phases: []Phase{{}}, Journal: "/j", Limits: Limits{Pids: 10}}, poor,
 			nil, []string{"gate"}},
 		{"no confinement", Config{Tier: TierWorkspace, Trace: true}, full, nil, nil},
@@ -73,8 +73,8 @@ func TestMissed_ListsProtectionsProvidedBefore(t *testing.T) {
 	found := []Finding{
 		{Protection: "freeze", Lacks: "no control group"},
 		{Protection: ShiftedIDs, On: "nfs4", Lacks: "invalid argument"}, // another file system
-		{Protection: "memory", Lacks: "no controller"},                  // as before
-		{Protection: "landlock", Lacks: "Linux 5.10"},                   // not known yet
+		{Protection: "memory", Lacks: "no controller"},                  // lacked it before
+		{Protection: "landlock", Lacks: "Linux 5.10"},                   // unknown before
 		{Protection: ShiftedIDs, On: "ext4"},
 	}
 	missed := Missed(known, found)

@@ -65,7 +65,7 @@ func Identity(c Config, f Facts) (u User, err error) {
 		if u, known = byID(c.Caller.UID); !known {
 			u = User{Name: c.Caller.Name, Home: c.Caller.Home, Shell: c.Caller.Shell}
 			if !c.HostBase && c.Tier != TierWorkspace {
-				u.Home, u.Shell = "", "" // the host's need not exist here
+				u.Home, u.Shell = "", "" // the host's need not exist in the sandbox
 			}
 		}
 		u.UID, u.GID = c.Caller.UID, c.Caller.GID

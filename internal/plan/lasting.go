@@ -4,13 +4,13 @@ import "slices"
 
 // The names of protections that Decide plans without an item; see Enforced.Quiet.
 const (
-	ownProc   = "proc"    // a procfs of the sandbox's own
+	ownProc   = "proc"    // the sandbox's own procfs
 	toldCalls = "denials" // refused system calls are reported
 )
 
-// lasting lists the protections that depend on the host alone, and what each needs of it. A
-// policy may turn other protections off, such as the network's, so their absence says nothing
-// about the host. Decoys are not listed: a box does not start if one cannot be watched.
+// lasting lists the protections that depend on the host alone, and what each needs of it. A policy may turn other
+// protections off, such as the network's, so their absence says nothing about the host. Decoys are not listed: a box
+// does not start if one cannot be watched.
 var lasting = []struct{ name, needs string }{
 	{ShiftedIDs, "a kernel and a file system with id-mapped mounts, for a daemon of real root"},
 	{Counts, "user namespaces with separate ids on the host"},
@@ -25,8 +25,8 @@ var lasting = []struct{ name, needs string }{
 	{"programs", "an unmasked /proc"},
 }
 
-// byKernel are the protections that tier gvisor gets from the sandbox's own kernel, and the
-// other tiers from the host: that one of these has it says nothing about the other.
+// byKernel are the protections that tier gvisor gets from the sandbox's own kernel, and the other tiers from the host.
+// That one of the kernels provides a protection says nothing about the other.
 var byKernel = []string{"pids", "freeze", ownProc, toldCalls, "programs"}
 
 // Protections returns the names of the lasting protections that are on. Later starts of the sandbox require

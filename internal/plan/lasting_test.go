@@ -20,9 +20,9 @@ func TestProtections_DependOnlyOnHost(t *testing.T) {
 		t.Errorf("%q, not %q", got, all)
 	}
 	if lost := e.Lost(all); len(lost) > 0 {
-		t.Errorf("a start with all of them lost %q", lost)
+		t.Errorf("a start with all protections lost %q", lost)
 	}
-	for _, name := range []string{"proc", "denials", "programs", "freeze"} { // as init tells it
+	for _, name := range []string{"proc", "denials", "programs", "freeze"} { // as init reports
 		weak := e
 		weak.Items = slices.DeleteFunc(slices.Clone(e.Items), func(i Item) bool { return i.Name == name })
 		weak.Items = append(weak.Items, Item{Name: name, State: Off})
@@ -33,7 +33,7 @@ func TestProtections_DependOnlyOnHost(t *testing.T) {
 	}
 	c.Journal, c.Trace, c.Limits = "", false, Limits{}
 	if _, less, err := Decide(c, full); err != nil || len(less.Lost(all)) > 0 {
-		t.Errorf("what a policy does not ask for is lost: %q, %v", less.Lost(all), err)
+		t.Errorf("a protection that the policy does not request counts as lost: %q, %v", less.Lost(all), err)
 	}
 }
 

@@ -12,16 +12,16 @@ import (
 // OwnTasks is the number of init's own tasks, which every limit of tasks includes.
 const OwnTasks = 24
 
-// TermGrace is the time between SIGTERM and SIGKILL for a command that has run out of time.
+// TermGrace is the time between SIGTERM and SIGKILL for a command that has exceeded its time limit.
 const TermGrace = 2 * time.Second
 
-// leastData keeps init itself alive below RLIMIT_DATA.
+// leastData is the minimum RLIMIT_DATA that keeps init itself alive, in bytes.
 const leastData = 256 << 20
 
-// leastPidMax is the lowest pid_max that the kernel takes (RESERVED_PIDS + 1).
+// leastPidMax is the minimum pid_max that the kernel accepts (RESERVED_PIDS + 1).
 const leastPidMax = 301
 
-// limitNames are the items that limits has.
+// limitNames are the names of the limits' items.
 var limitNames = []string{"memory", "cpus", "pids", "disk", "time", "output", "files"}
 
 // CPULack returns the error for a CPU limit that nothing enforces. Pinning a sandbox to some of the CPUs is
@@ -33,8 +33,8 @@ func CPULack() error {
 			"or drop cpus from the limits")
 }
 
-// memoryLack is the error of a limit of memory in tier gvisor, whose kernel cannot be
-// limited by resource limits. Another tier has weaker ones, which strong refuses as well.
+// memoryLack is the error for a memory limit in tier gvisor without a control group: resource limits cannot limit the
+// sandbox's own kernel. In other tiers they are a weaker substitute, which strong refuses too.
 func memoryLack(strong bool) error {
 	mend := "run coppice in a session that has one: systemd-run --user --scope -p Delegate=yes; " +
 		"or drop memory from the limits"
@@ -46,7 +46,7 @@ func memoryLack(strong bool) error {
 		WithHint("%s", mend)
 }
 
-// limits adds the limits of the box, and what enforces each.
+// limits adds the limits of the box, and their mechanisms.
 func (d *deciding) limits() {
 	c, f := d.config, d.facts
 	if n := c.Limits.MilliCPUs; n > 0 {

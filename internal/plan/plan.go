@@ -47,8 +47,8 @@ func Understands(protocol string) bool {
 const (
 	TierWorkspace  = "workspace"  // history without confinement
 	TierProcess    = "process"    // namespaces, own root, filters
-	TierSupervised = "supervised" // all of that, the gate, and a record of the programs that are started
-	TierGvisor     = "gvisor"     // a kernel of the sandbox's own, in user space, and the gate
+	TierSupervised = "supervised" // as process, with the gate, and with a record of the started programs
+	TierGvisor     = "gvisor"     // the sandbox's own kernel in user space, and the gate
 )
 
 // Tiers lists all tiers, the weakest first.
@@ -56,9 +56,9 @@ var Tiers = []string{TierWorkspace, TierProcess, TierSupervised, TierGvisor}
 
 // The networks.
 const (
-	NetOff   = "off"   // only a loopback of its own; in tier supervised the gate reports attempts
-	NetHost  = "host"  // the host's network; not in tier supervised
-	NetRules = "rules" // what a policy allows; only in tier supervised
+	NetOff   = "off"   // only the sandbox's own loopback; in tiers with a gate, the gate reports attempts
+	NetHost  = "host"  // the host's network; only in tiers without a gate
+	NetRules = "rules" // what the policy allows; only in tiers with a gate
 )
 
 // The users that are not names of the sandbox's /etc/passwd.
@@ -71,26 +71,25 @@ const (
 type Config struct {
 	Version int           `json:"version"` // set by box.Start
 	ID      string        `json:"id"`
-	Name    string        `json:"name,omitempty"` // for people; in the environment as COPPICE_SANDBOX
+	Name    string        `json:"name,omitempty"` // in the environment as COPPICE_SANDBOX
 	RunDir  string        `json:"run_dir"`        // absolute; holds keeper.sock, keeper.log and the mount point
 	Spec    rootspec.Spec `json:"spec"`
-	Tier    string        `json:"tier"` // TierProcess when empty
+	Tier    string        `json:"tier"` // "" is TierProcess
 	// User is UserRoot, UserMe or a name in the sandbox's own /etc/passwd. If empty, it is UserMe on the
 	// host's base, else UserRoot.
 	User     string  `json:"user,omitempty"`
 	HostBase bool    `json:"host_base,omitempty"`
-	Net      string  `json:"net,omitempty"`    // NetOff when empty
-	Phases   []Phase `json:"phases,omitempty"` // tier supervised: what the gate enforces
-	// Journal is the directory of the host to which gate and keeper write events and refusals. It is required
-	// in tier supervised, and with decoys.
+	Net      string  `json:"net,omitempty"`    // "" is NetOff
+	Phases   []Phase `json:"phases,omitempty"` // policies that the gate enforces; in tiers with a gate
+	// Journal is the directory of the host to which gate and keeper write events and refusals. It is required in tiers
+	// with a gate, and with decoys.
 	Journal string `json:"journal,omitempty"`
 	// JournalKey is the secret from which the journal's key is derived; see package journal.
 	JournalKey []byte   `json:"journal_key,omitempty"`
-	Hostname   string   `json:"hostname,omitempty"` // Name when empty
+	Hostname   string   `json:"hostname,omitempty"` // "" is Name
 	Env        []string `json:"env,omitempty"`      // KEY=VALUE, for every command
 	Limits     Limits   `json:"limits,omitzero"`
-	// DiskBy names the mechanism that enforces Limits.Disk, which the creator of the root has set up; "" if
-	// there is none.
+	// DiskBy names the mechanism that enforces Limits.Disk, which the creator of the root has set up; "" if none.
 	DiskBy string `json:"disk_by,omitempty"`
 	// KeepTmp keeps /tmp in the root, and so in the history; otherwise it is a tmpfs that ends with the box.
 	KeepTmp bool   `json:"keep_tmp,omitempty"`
@@ -119,24 +118,24 @@ type Config struct {
 	// Shared are directories of the host that are mounted read-only, each at rootspec.SharedPath of its
 	// index; at most rootspec.MaxShared. Not in tier workspace.
 	Shared []string `json:"shared,omitempty"`
-	// Tokens are the parts of Access.Decoys that only a process that has opened a decoy can send. In tier
-	// supervised the gate looks for them.
+	// Tokens are the parts of Access.Decoys that only a process that has opened a decoy can send. The gate, if there is
+	// one, searches for them.
 	Tokens []Token `json:"tokens,omitempty"`
-	// OnTouch says how the keeper reacts when a decoy is opened, or a token arrives at the gate.
+	// OnTouch says how the keeper reacts when a decoy is opened, or a token is sent to the gate.
 	OnTouch string `json:"on_touch,omitempty"`
-	// Asks says that Phases ask the user about destinations without a rule.
+	// Asks says whether Phases ask the user about destinations without a rule.
 	Asks bool `json:"asks,omitempty"`
-	// IdleAfter is how long a box lives on without processes and without results that wait to be fetched. 0
-	// means DefaultIdle; a negative value means no limit.
+	// IdleAfter is how long a box lives without processes and without results that wait to be fetched. 0 means
+	// DefaultIdle; a negative value means no limit.
 	IdleAfter time.Duration `json:"idle_after,omitempty"`
 	// Image is an absolute path of a directory with a memory image to resume, in tier gvisor. Nothing passes
-	// the gate before Reseal.
+	// the gate before Rekey.
 	Image string `json:"image,omitempty"`
-	// MemoryFacts are set by box.Start in tier gvisor: what must be the same where an image of the box's
-	// memory is resumed.
+	// MemoryFacts are set by box.Start in tier gvisor: what must be equal where an image of the box's memory is
+	// resumed.
 	MemoryFacts map[string]string `json:"memory_facts,omitempty"`
-	// Init is the absolute path of the program that is PID 1 in Image; "" means the keeper's own program. The
-	// box holds a lock (flock) on it as long as it lives.
+	// Init is the absolute path of the program that is PID 1 in Image; "" means the keeper's own program. The box holds
+	// a lock (flock) on it while it lives.
 	Init string `json:"init,omitempty"`
 	// NoCgroup makes the box run without control groups even if they can be created.
 	NoCgroup bool `json:"no_cgroup,omitempty"`
@@ -166,22 +165,21 @@ func (c Config) Confined() bool { return c.Tier != TierWorkspace }
 
 // Phase is a policy with an end time. The phases of a box are sorted by their ends, and the last has none.
 type Phase struct {
-	Policy string    `json:"policy"`         // as policy.Policy.Canonical writes it
-	Digest string    `json:"digest"`         // as policy.Policy.Digest gives it; another one is refused
-	Until  time.Time `json:"until,omitzero"` // zero: no end
+	Policy string    `json:"policy"`         // as from policy.Policy.Canonical
+	Digest string    `json:"digest"`         // as from policy.Policy.Digest; any other is refused
+	Until  time.Time `json:"until,omitzero"` // zero is no end
 }
 
-// SelfDir is where the outside listens for requests from the inside, and SelfAt where it is mounted. It is a
-// directory and not a socket so that the listener can create the socket again; the socket's own name inside
-// is a link.
+// SelfDir is where the outside listens for requests from the inside, and SelfAt where it is mounted. It is a directory,
+// not a socket, so that the listener can create the socket again; the socket's own name inside is a link.
 const (
 	SelfDir    = "self"              // in the run directory
 	SelfName   = "sock"              // in SelfDir
-	SelfAt     = "/run/coppice"      // where SelfDir is shown, read-only
+	SelfAt     = "/run/coppice"      // mount point of SelfDir, read-only
 	SelfSocket = "/run/coppice.sock" // the link
 )
 
-// InnerPath is where coppice-init is in a sandbox of tier gvisor, and its argv[0] as PID 1 there.
+// InnerPath is the path of coppice-init in a sandbox of tier gvisor, and its argv[0] as PID 1 there.
 const InnerPath = "/run/coppice-init"
 
 // DefaultIdle is the default of Config.IdleAfter.
@@ -206,14 +204,14 @@ type Limits struct {
 	MilliCPUs int64 `json:"milli_cpus,omitempty"` // thousandths of a processor
 	TimeMS    int64 `json:"time_ms,omitempty"`    // of one command
 	Output    int64 `json:"output,omitempty"`     // bytes, of one command
-	Files     int64 `json:"files,omitempty"`      // open in one process
+	Files     int64 `json:"files,omitempty"`      // open files of one process
 }
 
 // The states of an Item.
 const (
 	On   = "on"
 	Off  = "off"
-	Weak = "weak" // put up, with less than it should have; Detail says why
+	Weak = "weak" // in force, but with less than it should have; Detail says why
 )
 
 // Item is one protection and the state in which it was set up.
@@ -226,8 +224,7 @@ type Item struct {
 // Counts is the name of the limit on what the kernel counts for the owner of a user namespace.
 const Counts = "kernel counts"
 
-// Descriptors is the name of the item for an init that may open too few files to find the parent of each
-// program.
+// Descriptors is the name of the item for an init that may open too few files to find the parent of each program.
 const Descriptors = "descriptors"
 
 // Enforced lists the protections of a started box.
@@ -254,8 +251,8 @@ func (e Enforced) item(name string) Item {
 	return Item{}
 }
 
-// Bounded returns e with its details, which may repeat what a sandbox wrote, cut so that it fits into a frame
-// of the keeper and a record of the audit log. No item is left out.
+// Bounded returns e with its details, which may contain text of a sandbox, truncated so that e fits into a frame of the
+// keeper and a record of the audit log. No item is omitted.
 func (e Enforced) Bounded() Enforced {
 	e.Items = slices.Clone(e.Items)
 	room := limit.EnforcedText
@@ -267,7 +264,7 @@ func (e Enforced) Bounded() Enforced {
 	return e
 }
 
-// notWalls are the items that keep nothing in: less of them is less comfort.
+// notWalls are the items that confine nothing: weaker ones are only less convenient.
 var notWalls = []string{"attributes", "denials", "freeze", "pipes", "programs", "renames"}
 
 // Lacks returns the protections and limits that hold less than they should: those that are weak, and limits
@@ -294,37 +291,37 @@ type IDMap struct {
 type Guest struct {
 	Version  int      `json:"version"`
 	Tier     string   `json:"tier"`
-	Dirs     []string `json:"dirs,omitempty"` // where commands begin that do not say: see Config.Dirs
+	Dirs     []string `json:"dirs,omitempty"` // default working directories: see Config.Dirs
 	Hostname string   `json:"hostname,omitempty"`
 	User     User     `json:"user"`
 	Env      []string `json:"env"` // of every command, complete
 	Caps     []uint   `json:"caps,omitempty"`
-	Loopback bool     `json:"loopback,omitempty"` // bring lo up
+	Loopback bool     `json:"loopback,omitempty"` // set lo up
 	Netlink  bool     `json:"netlink,omitempty"`
 	Tmp      bool     `json:"tmp,omitempty"`    // tmpfs on /tmp
-	Memory   int64    `json:"memory,omitempty"` // limit of a file system in memory, in bytes; 0: kernel default
-	Resolv   []byte   `json:"resolv,omitempty"` // for /etc/resolv.conf; nil leaves it
-	CA       []byte   `json:"ca,omitempty"`     // PEM of the gate's authority, for the trust stores; nil leaves them
+	Memory   int64    `json:"memory,omitempty"` // limit of a tmpfs, in bytes; 0 is the kernel's default
+	Resolv   []byte   `json:"resolv,omitempty"` // for /etc/resolv.conf; nil leaves it unchanged
+	CA       []byte   `json:"ca,omitempty"`     // PEM of the gate's authority; nil leaves the trust stores unchanged
 	Emulate  bool     `json:"emulate,omitempty"`
 	Promote  bool     `json:"promote,omitempty"`
-	Trace    bool     `json:"trace,omitempty"`    // note the programs that are started
+	Trace    bool     `json:"trace,omitempty"`    // record the programs that are started
 	Tell     bool     `json:"tell,omitempty"`     // report refused system calls
-	Landlock bool     `json:"landlock,omitempty"` // put up scopes
-	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it
-	Tasks    bool     `json:"tasks,omitempty"`    // tasks are limited, init's among them
-	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it
-	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it
-	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, and not of init; 0 leaves it
-	Shared   int      `json:"shared,omitempty"`   // trees of the setup that are shown at rootspec.SharedPath
-	Self     bool     `json:"self,omitempty"`     // show the next descriptor of the setup at SelfAt
-	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by the control group that init is in
+	Landlock bool     `json:"landlock,omitempty"` // apply Landlock scopes
+	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it unchanged
+	Tasks    bool     `json:"tasks,omitempty"`    // tasks are limited, including init's
+	NProc    uint64   `json:"nproc,omitempty"`    // RLIMIT_NPROC; 0 leaves it unchanged
+	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it unchanged
+	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, but not of init; 0 leaves it unchanged
+	Shared   int      `json:"shared,omitempty"`   // number of trees in the setup to mount at rootspec.SharedPath
+	Self     bool     `json:"self,omitempty"`     // mount the next descriptor of the setup at SelfAt
+	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by init's control group
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image is sent with the setup
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link is sent with the setup
 	// Regions say which files init may mount over: see rootspec.MayCover.
 	Regions []rootspec.Region `json:"regions,omitempty"`
-	// Decoys is the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees others.
+	// Decoys is the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees other devices.
 	Decoys uint64 `json:"decoys,omitempty"`
-	// Fixed, in tier gvisor, is where the policy has mounts; neither they nor their parents may be moved.
+	// Fixed lists, in tier gvisor, the mount points of the policy; neither they nor their parents may be moved.
 	Fixed []string `json:"fixed,omitempty"`
 	// Java are Java trust stores with the gate's authority added, to mount over the sandbox's.
 	Java []JavaStore `json:"java,omitempty"`

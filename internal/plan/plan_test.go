@@ -35,8 +35,8 @@ func TestIdentity(t *testing.T) {
 		{"a name", Config{Caller: me, User: "daemon"}, User{"daemon", 1, 1, nil, "/usr/sbin", "/bin/sh"}, ""},
 		{"a name with groups", Config{Caller: Caller{Root: true}, User: "web"},
 			User{"web", 33, 34, []uint32{4, 5}, "/", "/bin/zsh"}, ""},
-		{"no such name", Config{Caller: me, User: "nobody-here"}, User{}, fault.NotFound},
-		{"an id that is none", Config{Caller: me, User: "huge"}, User{}, fault.NotFound},
+		{"unknown name", Config{Caller: me, User: "nobody-here"}, User{}, fault.NotFound},
+		{"invalid id", Config{Caller: me, User: "huge"}, User{}, fault.NotFound},
 	} {
 		u, err := Identity(c.cfg, Facts{Passwd: []byte(passwd), Group: []byte(group)})
 		if fault.KindOf(err) != c.kind {
@@ -75,22 +75,22 @@ func TestDecide(t *testing.T) {
 			map[string]string{"memory": Weak, "pids": Weak}, ""},
 		{"pid_max", Config{Caller: root, Limits: Limits{Pids: 512}}, full, map[string]string{"pids": On}, ""},
 		{"pid_max, too low", Config{Caller: root, Limits: Limits{Pids: 5}}, full, map[string]string{"pids": Weak}, ""},
-		{"no way to count", Config{Caller: root, Limits: Limits{Pids: 5}}, Facts{}, map[string]string{"pids": Off}, ""},
-		{"a disk limit that nothing enforces", Config{Caller: me, Limits: Limits{Disk: 1}}, full, nil, fault.Unsupported},
+		{"no task limit", Config{Caller: root, Limits: Limits{Pids: 5}}, Facts{}, map[string]string{"pids": Off}, ""},
+		{"an unenforceable disk limit", Config{Caller: me, Limits: Limits{Disk: 1}}, full, nil, fault.Unsupported},
 		{"a disk limit", Config{Caller: root, Limits: Limits{Disk: 1}, DiskBy: "project quota 3000000000"}, full,
 			map[string]string{"disk": On}, ""},
 		{"workspace with a disk limit",
 			Config{Caller: root, Tier: TierWorkspace, Limits: Limits{Disk: 1}, DiskBy: "btrfs qgroup 0/257"}, full, nil,
 			fault.Unsupported},
-		{"what the keeper holds commands to", Config{Caller: me, Limits: Limits{TimeMS: 1000, Output: 1, Files: 1}}, Facts{},
+		{"limits of commands", Config{Caller: me, Limits: Limits{TimeMS: 1000, Output: 1, Files: 1}}, Facts{},
 			map[string]string{"time": On, "output": On, "files": On}, ""},
-		{"a share of the processors", Config{Caller: me, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}},
+		{"a CPU limit", Config{Caller: me, Limits: Limits{MilliCPUs: 1}}, Facts{Cgroup: CgroupFacts{CPU: true}},
 			map[string]string{"cpus": On}, ""},
-		{"a share that nothing enforces", Config{Caller: root, Limits: Limits{MilliCPUs: 1}},
+		{"an unenforceable CPU limit", Config{Caller: root, Limits: Limits{MilliCPUs: 1}},
 			Facts{Cgroup: CgroupFacts{Freeze: true, Memory: true, Pids: true}}, nil, fault.Unsupported},
-		{"workspace with a share", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{MilliCPUs: 1}},
+		{"workspace with a CPU limit", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{MilliCPUs: 1}},
 			Facts{Cgroup: CgroupFacts{CPU: true}}, nil, fault.Unsupported},
-		{"workspace with a time", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{TimeMS: 1}}, full, nil,
+		{"workspace with a time limit", Config{Caller: root, Tier: TierWorkspace, Limits: Limits{TimeMS: 1}}, full, nil,
 			fault.Unsupported},
 		{"supervised", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}, Journal: "/j"}, full,
 			map[string]string{"net": On, "programs": On, "gate": On}, ""},
@@ -105,7 +105,7 @@ func TestDecide(t *testing.T) {
 		{"supervised without a journal", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}}, full, nil,
 			fault.Internal},
 		{"rules without a gate", Config{Caller: me, Net: NetRules}, full, nil, fault.Unsupported},
-		{"a network that there is not", Config{Caller: me, Net: "bridge"}, full, nil, fault.Invalid},
+		{"unknown network", Config{Caller: me, Net: "bridge"}, full, nil, fault.Invalid},
 		{"workspace", Config{Caller: me, Tier: TierWorkspace}, full, map[string]string{"confinement": Off, "user": ""}, ""},
 		{"workspace with limits", Config{Caller: me, Tier: TierWorkspace, Limits: Limits{Pids: 5}}, full, nil,
 			fault.Unsupported},
@@ -127,7 +127,7 @@ func TestDecide(t *testing.T) {
 		}
 		for _, i := range e.Items {
 			if i.State != On && i.Detail == "" {
-				t.Errorf("%s: %s is %s and nobody says why", c.name, i.Name, i.State)
+				t.Errorf("%s: %s is %s without a detail", c.name, i.Name, i.State)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func TestLacks(t *testing.T) {
 			t.Errorf("%+v: %q", c.items, got)
 		}
 	}
-	// Each limit that is put up is one that a strong box looks at.
+	// Lacks knows each limit that is enforced.
 	_, e, err := Decide(
 		Config{Caller: Caller{Root: true}, Tier: TierProcess, DiskBy: "x", Limits: Limits{1, 1000, 1, 1, 1, 1, 1}},
 		Facts{PidMax: true, Cgroup: CgroupFacts{CPU: true}})
@@ -165,7 +165,7 @@ func TestLacks(t *testing.T) {
 	}
 	for _, name := range limitNames {
 		if e.State(name) == "" {
-			t.Errorf("there is no item %s", name)
+			t.Errorf("no item %s", name)
 		}
 	}
 }

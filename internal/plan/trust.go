@@ -1,14 +1,14 @@
 package plan
 
-// Paths to which init writes certificates. The content of TrustDir is in no history.
+// Paths to which init writes certificates. The content of TrustDir is not part of the history.
 const (
 	TrustDir    = "/run/coppice-ca"
-	TrustBundle = TrustDir + "/bundle.pem" // the system's, and the gate's authority
+	TrustBundle = TrustDir + "/bundle.pem" // the system's authorities, and the gate's
 	TrustCA     = TrustDir + "/ca.pem"     // the gate's authority alone
 )
 
-// TrustStores are the files in which systems keep trusted authorities, as listed in crypto/x509. The gate's
-// authority is added to those that exist.
+// TrustStores are the files in which systems keep trusted authorities, as listed in crypto/x509. The gate's authority
+// is added to those that exist.
 var TrustStores = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo, Arch
 	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL
@@ -18,28 +18,26 @@ var TrustStores = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// JavaStores are the files in which systems and JDKs keep the authorities that Java trusts. A * matches any
-// one name.
+// JavaStores are the files in which systems and JDKs keep the authorities that Java trusts. A * matches any name.
 var JavaStores = []string{
 	"/etc/ssl/certs/java/cacerts",              // Debian, Ubuntu, Arch, Alpine
 	"/etc/pki/ca-trust/extracted/java/cacerts", // Fedora, RHEL
 	"/var/lib/ca-certificates/java-cacerts",    // openSUSE
 	"/usr/lib/jvm/*/lib/security/cacerts",      // packages
-	"/usr/lib/jvm/*/jre/lib/security/cacerts",  // the same, of Java 8
-	"/usr/local/*/lib/security/cacerts",        // archives, unpacked by hand
+	"/usr/lib/jvm/*/jre/lib/security/cacerts",  // packages of Java 8
+	"/usr/local/*/lib/security/cacerts",        // manually unpacked archives
 	"/opt/*/lib/security/cacerts",
 	"/opt/*/jre/lib/security/cacerts",
-	"/opt/*/*/lib/security/cacerts", // as of images: /opt/java/openjdk
+	"/opt/*/*/lib/security/cacerts", // for example in images: /opt/java/openjdk
 }
 
 // JavaStore is one Java trust store.
 type JavaStore struct {
-	Paths   [][]byte `json:"paths"` // where it is inside, absolute
+	Paths   [][]byte `json:"paths"` // absolute paths inside
 	Content []byte   `json:"content"`
 }
 
-// trustEnv names the bundle for programs that bring authorities of their own. Node adds
-// to its own.
+// trustEnv names the bundle for programs that bring their own authorities. Node adds the bundle to its own.
 var trustEnv = []string{
 	"SSL_CERT_FILE=" + TrustBundle, "CURL_CA_BUNDLE=" + TrustBundle, "REQUESTS_CA_BUNDLE=" + TrustBundle,
 	"PIP_CERT=" + TrustBundle,

@@ -31,7 +31,7 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 				out.At = append(out.At, path.Clean("/"+strings.TrimPrefix(h, root)))
 			}
 		}
-		out.At = slices.DeleteFunc(out.At, func(h string) bool { // they are the sandbox's own
+		out.At = slices.DeleteFunc(out.At, func(h string) bool { // these paths belong to the sandbox
 			return slices.ContainsFunc(rootspec.Reserved, func(r string) bool { return rootspec.Within(h, r) })
 		})
 		return out, nil
@@ -137,7 +137,7 @@ func (s *Policies) showsNothingHidden(p policy.Policy, a rootspec.Access) error 
 // lead to a hidden path by now.
 func (s *Policies) Access(ctx context.Context, rec *meta.Sandbox) (rootspec.Access, error) {
 	if rec.Tier == workspace {
-		return rootspec.Access{}, nil // refused when it was made
+		return rootspec.Access{}, nil // refused when the sandbox was created
 	}
 	p, err := s.Of(ctx, rec)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// TestAccessIn checks that a path applies where it is on the host and where the sandbox has
-// it, and that a read-only path is read-only under each name that a mount gives it.
+// TestAccessIn checks that a path applies where it is on the host and where it is in the sandbox, and that a read-only
+// path is read-only under each path at which a mount shows it.
 func TestAccessIn(t *testing.T) {
 	t.Parallel()
 	at := func(said string, paths ...string) rootspec.Place { return rootspec.Place{Said: said, At: paths} }

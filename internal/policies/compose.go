@@ -18,10 +18,10 @@ import (
 // maxPolicyFiles is the maximum number of files of one policy.
 const maxPolicyFiles = 64
 
-// Flag returns the origin of settings that a request has outside of files.
+// Flag returns the origin of settings in a request that are not in files.
 func Flag(name string) policy.Origin { return policy.Origin{Source: name} }
 
-// flagsDocument returns the settings that a request has outside of files, as a document.
+// flagsDocument returns the settings in a request that are not in files, as a document.
 func flagsDocument(req wire.CreateRequest) (d policy.Document, err error) {
 	if req.Tier != "" && req.Tier != "auto" {
 		d.Tier = &policy.Said[policy.Tier]{Value: policy.Tier(req.Tier), At: Flag("--tier")}
@@ -64,7 +64,7 @@ func layers(files []wire.PolicyFile) (out []policy.Layer, warnings []string, err
 		case level < 0:
 			return nil, nil, fault.New(fault.Invalid, "unknown policy level %q", f.Level).
 				WithHint("use user, project or flags")
-		case level == int(policy.Flags) && strings.HasPrefix(f.Name, "--"): // a flag, and no file
+		case level == int(policy.Flags) && strings.HasPrefix(f.Name, "--"): // a flag, not a file
 		case !path.IsAbs(f.Name) || path.Clean(f.Name) != f.Name:
 			return nil, nil, fault.New(fault.Invalid, "invalid policy file %q: must be an absolute path", f.Name).
 				WithHint("for example: /home/me/project/coppice.yaml")
@@ -128,9 +128,9 @@ func environment(p policy.Policy, said []string) []string {
 	return append(out, said...)
 }
 
-// Refork sets the policy of a fork's record, made from files and the parent's policy, in the requested tier; "" is
-// none. rec is the record of the parent, as changed for the fork. choose sets the tier of rec if the policy names
-// another one. warnings are possible mistakes, and settings without effect.
+// Refork sets the policy of a fork's record, made from files and the parent's policy, in the requested tier; "" leaves
+// the tier to the policy. rec is the record of the parent, as changed for the fork. choose sets the tier of rec if the
+// policy names another one. warnings are possible mistakes, and settings without effect.
 func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.PolicyFile, tier string,
 	choose func(policy.Policy) error) (warnings []string, err error) {
 	if tier != "" && tier != rec.Tier && (tier == workspace || rec.Tier == workspace) {

@@ -9,11 +9,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// maxEvidence is how many answers of Evidence are remembered.
+// maxEvidence is the maximum number of cached results of Evidence.
 const maxEvidence = 1 << 10
 
-// Evidence returns what is recorded as evidence of a sandbox, by its policy. Only network rules of a policy change,
-// so it is cached by the digest.
+// Evidence returns what is recorded as evidence of a sandbox, by its policy. It is cached by the policy's digest.
 func (s *Policies) Evidence(ctx context.Context, rec *meta.Sandbox) (policy.Evidence, error) {
 	if rec.Policy == "" {
 		return policy.DefaultEvidence(), nil

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// maxHidden is how many answers of Hides are remembered.
+// maxHidden is the maximum number of cached results of Hides.
 const maxHidden = 1 << 15
 
 // Hides returns the hidden paths inside a sandbox, and those of decoys: absolute, with an optional * as last part. In
@@ -55,11 +55,11 @@ func (s *Policies) Hides(ctx context.Context, rec *meta.Sandbox) (Covered, error
 	return c, nil
 }
 
-// Covered is what a policy hides inside, and where it has decoys. It is shared and must not be modified.
+// Covered is what a policy hides inside, and where it has decoys. It is cached and shared, and must not be modified.
 type Covered struct{ Hide, Decoys []string }
 
-// rootBelow returns the host directory that the root of a sandbox was; "" if none. The record of a sandbox that was
-// made before masks has none, but its base has.
+// rootBelow returns the host directory that the root of a sandbox was made from; "" if none. The record of a sandbox
+// that was created before masks has none, but its base has.
 func (s *Policies) rootBelow(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	if rec.Host {
 		return "/", nil
@@ -114,7 +114,7 @@ func hidesNothing(p policy.Policy, tier string) error {
 	return nil
 }
 
-// RootOf returns the host directory that the root of a base was; "" if none.
+// RootOf returns the host directory that the root of a base was made from; "" if none.
 func RootOf(from wire.Source) string {
 	switch from.Kind {
 	case "", wire.SourceHost, wire.SourceHostCopy:
@@ -146,7 +146,7 @@ func decoysIn(p policy.Policy, root string, homes []string) (list []string, err 
 	return slices.Compact(list), nil
 }
 
-// placeDecoys refuses decoys where nothing can be mounted, or next to a mount.
+// placeDecoys refuses decoys at paths where nothing can be mounted, or next to a mount.
 func placeDecoys(p policy.Policy, root string, homes []string, a rootspec.Access) error {
 	list, err := decoysIn(p, root, homes)
 	for _, at := range list {

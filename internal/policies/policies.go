@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package policies evaluates the policies of sandboxes. It makes the policy of a request from files and flags, pins
-// it in the record of a sandbox, and reads it back with its temporary rules; and it derives from it what the engine
+// Package policies evaluates the policies of sandboxes. It makes the policy of a request from files and flags, pins it
+// in the record of a sandbox, and reads it back with its temporary rules. From a policy it derives what the engine
 // enforces: access to paths, hidden paths, decoys, limits and evidence. It reads records and never writes any.
 //
 // The engine imports it; it never imports the engine.
@@ -20,10 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// workspace is the tier without confinement: it has no root file system of its own.
+// workspace is the tier without confinement; it has no separate root file system.
 const workspace = string(policy.Workspace)
 
-// Gated reports whether all that goes in and out of a tier's boxes goes through a gate.
+// Gated reports whether all network traffic of a tier's boxes passes a gate.
 func Gated(tier string) bool {
 	return tier == string(policy.Supervised) || tier == string(policy.GVisor)
 }
@@ -57,23 +57,23 @@ type Policies struct {
 	config Config // never changed
 
 	mu     sync.Mutex
-	kept   map[string]policy.Evidence // answers of Evidence, by the digests of policies; guarded by mu
-	hidden map[string]Covered         // answers of Hides; guarded by mu
+	kept   map[string]policy.Evidence // results of Evidence, by the digests of policies; guarded by mu
+	hidden map[string]Covered         // results of Hides; guarded by mu
 }
 
-// New makes Policies.
+// New returns a Policies.
 func New(c Config) *Policies {
 	return &Policies{config: c, kept: map[string]policy.Evidence{}, hidden: map[string]Covered{}}
 }
 
-// Phase is a policy in force until Until; the zero time means without end.
+// Phase is a policy in force until Until; the zero time is no end.
 type Phase struct {
-	Policy string // as package policy writes it
+	Policy string // canonical text
 	Digest string
 	Until  time.Time
 }
 
-// Pin makes p the policy that a record names, once it is written.
+// Pin sets the policy of a record to p. It takes effect when the record is written.
 func Pin(rec *meta.Sandbox, p policy.Policy) error {
 	text, err := p.Canonical()
 	if err != nil {
@@ -95,10 +95,10 @@ func Pin(rec *meta.Sandbox, p policy.Policy) error {
 	return nil
 }
 
-// Text returns the policy that a record names, as it was written.
+// Text returns the canonical text of the policy of a record.
 func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	if rec.PolicyText != "" {
-		return rec.PolicyText, nil // it is about to be written
+		return rec.PolicyText, nil // it is not in the database yet
 	}
 	if rec.Policy == "" {
 		old := *rec
@@ -119,7 +119,7 @@ func (s *Policies) Text(ctx context.Context, rec *meta.Sandbox) (string, error) 
 	return text, nil
 }
 
-// pinOld sets the policy of a record that was made before policies existed.
+// pinOld sets the policy of a record that was created before policies existed.
 func pinOld(rec *meta.Sandbox) error {
 	d, err := flagsDocument(wire.CreateRequest{Tier: rec.Tier, Net: rec.Net, Env: rec.Env, Limits: policy.Limits{
 		MemoryBytes: rec.Limits.Memory, PIDs: rec.Limits.Pids, DiskBytes: rec.Limits.Disk}.String()})
@@ -165,8 +165,8 @@ func (s *Policies) Placed(ctx context.Context, rec *meta.Sandbox) (policy.Policy
 	return s.place(ctx, rec, p), nil
 }
 
-// place returns p with the known origins of its settings. They are informational: if they are lost or damaged, p is
-// returned without them.
+// place returns p with the known origins of its settings. They are informational: if they are lost or damaged, place
+// logs that and returns p without them.
 func (s *Policies) place(ctx context.Context, rec *meta.Sandbox, p policy.Policy) policy.Policy {
 	text := rec.OriginsText
 	if text == "" && rec.Origins != "" {
@@ -246,8 +246,8 @@ func (s *Policies) Phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, erro
 	return append(out, last), nil
 }
 
-// Confine returns the policies to start the box of a sandbox with, none in a tier without a gate. It refuses a
-// damaged policy in every tier.
+// Confine returns the policies to start the box of a sandbox with: none in a tier without a gate. It refuses a damaged
+// policy in every tier.
 func (s *Policies) Confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, err error) {
 	switch {
 	case Gated(rec.Tier):

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/meta"
 )
 
-// fakeRecords have nothing but the texts of policies, by digest; the key of a base is its id.
+// fakeRecords has only the texts of policies, by digest. The key of a base is its ID.
 type fakeRecords map[string]string
 
 func (f fakeRecords) Sandbox(context.Context, string) (meta.Sandbox, error) {
@@ -31,7 +31,7 @@ func (f fakeRecords) Policy(_ context.Context, digest string) (string, error) {
 
 func (f fakeRecords) BaseKey(_ context.Context, base string) (string, error) { return base, nil }
 
-// newPolicies gives Policies, and the record of a sandbox of a policy that they have.
+// newPolicies returns a Policies, and the record of a sandbox whose policy it has.
 func newPolicies(t *testing.T, text string, now time.Time) (*Policies, fakeRecords, meta.Sandbox) {
 	t.Helper()
 	records := fakeRecords{}
@@ -56,7 +56,8 @@ func newPolicies(t *testing.T, text string, now time.Time) (*Policies, fakeRecor
 	return s, records, rec
 }
 
-// TestConfine_RefusesADamagedPolicy in every tier, also in one without a gate.
+// TestConfine_RefusesADamagedPolicy checks that a damaged policy is refused in every tier, including those without a
+// gate.
 func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 	t.Parallel()
 	s, records, rec := newPolicies(t, "network: {allow: [good.example]}", time.Now())
@@ -76,8 +77,8 @@ func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 	}
 }
 
-// TestPhases_EndWithRules checks that there is one phase for each time at which rules expire,
-// and a last one without end for the policy itself.
+// TestPhases_EndWithRules checks that there is one phase for each time at which rules expire, and a last one without
+// end for the policy itself.
 func TestPhases_EndWithRules(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -97,8 +98,8 @@ func TestPhases_EndWithRules(t *testing.T) {
 	}
 }
 
-// TestHides_DependsOnTheRoot: a decoy is hidden as well, what is built in is hidden in the host and
-// in copies of it alone, and remembered for each of them apart.
+// TestHides_DependsOnTheRoot checks that decoys are hidden as well, that built-in paths are hidden only in the host and
+// its copies, and that results are cached per root.
 func TestHides_DependsOnTheRoot(t *testing.T) {
 	t.Parallel()
 	s, records, rec := newPolicies(t, "files: {hide: [/work/key], decoys: [/work/decoy]}", time.Now())
@@ -111,7 +112,7 @@ func TestHides_DependsOnTheRoot(t *testing.T) {
 				t.Errorf("base %q: %+v, %v", base, c, err)
 			}
 		}
-		clear(records) // the answers are remembered
+		clear(records) // the results are cached
 	}
 	rec.Root = "/work"
 	if _, err := s.Hides(t.Context(), &rec); !fault.Is(err, fault.NotFound) {

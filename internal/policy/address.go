@@ -6,11 +6,10 @@ import (
 	"sync"
 )
 
-// guards are the addresses that lead somewhere else than to the internet: into this
-// machine, its network, or the services that tell a machine its own secrets. Only a
-// rule for addresses inside the same range names one of them: neither a rule for a
-// name, but for what Private opens, nor one for a wider range. Ranges may lie in one
-// another; the smallest counts, so that 169.254.0.0/16 does not name 169.254.169.254.
+// guards are the ranges of addresses that lead elsewhere than to the internet: to this machine, its network, or the
+// services that give a machine its own secrets. Only a rule for addresses inside the same range names such an address;
+// a rule for a wider range does not, nor a rule for a name, except for what Private allows. Ranges may overlap. The
+// smallest counts, so 169.254.0.0/16 does not name 169.254.169.254.
 var guards = sync.OnceValue(func() (all []guard) {
 	for _, g := range [][2]string{
 		{"0.0.0.0/8", "an address of the host itself"},
@@ -69,7 +68,7 @@ type guard struct {
 	what   string
 }
 
-// What several ranges have.
+// The kinds of addresses of several ranges.
 const (
 	private       = "a private address"
 	documentation = "a documentation address"
@@ -77,8 +76,8 @@ const (
 	embeds        = "an IPv4 address in another form"
 )
 
-// inside are the ranges of addresses inside of organizations that a rule with Private opens to
-// its host: RFC 1918, RFC 6598 (CGNAT) and RFC 4193 (unique local).
+// inside are the ranges of addresses inside of organizations that a rule with Private allows its host to lead to: RFC
+// 1918, RFC 6598 (CGNAT) and RFC 4193 (unique local).
 var inside = [...]netip.Prefix{
 	prefix4(10, 0, 8), prefix4(100, 64, 10), prefix4(172, 16, 12), prefix4(192, 168, 16),
 	netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfc}), 7),
@@ -88,8 +87,8 @@ func prefix4(a, b byte, bits int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits)
 }
 
-// Special describes an address that is not of the internet, as in "a loopback address"; it is ""
-// for any other. Only a rule for addresses allows it, or one with private where Inside.
+// Special describes an address that is not of the public internet, as in "a loopback address", or returns "". Only a
+// rule for addresses allows such an address, or a rule with Private if it is Inside.
 func Special(a netip.Addr) string {
 	_, what, _ := guarded(plain(a))
 	return what
@@ -111,12 +110,12 @@ var (
 	global = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20}), 3)
 )
 
-// plain is the one form of an address in which it is decided on: IPv4 in IPv6 is
-// IPv4, and a zone says nothing.
+// plain returns the canonical form of an address, in which it is decided about: IPv4 mapped to IPv6 as IPv4, without a
+// zone.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// guarded gives the range in which a rule has to lie to name a, and what is there.
-// ok is false for an address of the internet. a is plain.
+// guarded returns the range that a rule must be inside of to name a, and the kind of addresses there. ok is false for
+// an address of the public internet. a is plain.
 func guarded(a netip.Addr) (in netip.Prefix, what string, ok bool) {
 	for _, g := range guards() {
 		if g.prefix.Contains(a) && (!ok || g.prefix.Bits() > in.Bits()) {
@@ -126,7 +125,7 @@ func guarded(a netip.Addr) (in netip.Prefix, what string, ok bool) {
 	switch {
 	case ok, !a.Is6():
 	case nat64.Contains(a):
-		// What is not of the internet is not so in this form either.
+		// An IPv4 address that is not of the public internet is not so behind NAT64 either.
 		if in, what, ok := guarded(embedded(a)); ok {
 			p, err := a.Prefix(96 + in.Bits())
 			return p, what, err == nil
@@ -137,8 +136,8 @@ func guarded(a netip.Addr) (in netip.Prefix, what string, ok bool) {
 	return in, what, ok
 }
 
-// embedded gives the IPv4 address that a leads to, if a is one of the forms that
-// carry one, else the zero address. a is plain.
+// embedded returns the IPv4 address that a leads to, if a is of a form that embeds one, or the zero address. a is
+// plain.
 func embedded(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return netip.Addr{}

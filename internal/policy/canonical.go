@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// pinned is where all that a canonical text says comes from.
+// pinned is the source of all settings of a canonical text.
 const pinned = "the sandbox's policy"
 
 // ParseCanonical parses the output of Canonical. It merges nothing with it, not even built-in rules; only built-in
@@ -66,7 +66,7 @@ func ParseCanonical(text []byte) (Policy, error) {
 	return p, nil
 }
 
-// unplaced takes away the lines of a text that has only one.
+// unplaced removes line numbers from the origins of a canonical text, which has only one line.
 func unplaced[T any](list []Said[T]) []Said[T] {
 	for i := range list {
 		list[i].At = Origin{Source: pinned}
@@ -113,7 +113,7 @@ func (p Policy) With(rules ...Rule) (Policy, error) {
 		}
 	}
 	if p.Network.Mode == NetOff && len(allow) == 0 {
-		return p, nil // nothing is left to be denied
+		return p, nil // nothing is left to deny
 	}
 	p.Network = Network{Mode: NetRules, Allow: ordered(allow), Deny: ordered(deny), Ask: p.Network.Ask}
 	return p, nil

@@ -7,8 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestCanonical_RoundTrips checks that a policy read from its canonical text is the same,
-// decides the same and is shown the same, and that a changed text is refused.
+// TestCanonical_RoundTrips checks that a policy read from its canonical text is the same, with the same decisions and
+// description, and that a modified text is refused.
 func TestCanonical_RoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -31,7 +31,7 @@ func TestCanonical_RoundTrips(t *testing.T) {
 			t.Fatalf("%s: %v", text, told(err))
 		}
 		if len(Diff(p, got)) > 0 || canonical(t, got) != kept || got.Network.Mode != p.Network.Mode {
-			t.Errorf("%s: kept as %s, and back came %s", text, kept, canonical(t, got))
+			t.Errorf("%s: stored as %s, but read as %s", text, kept, canonical(t, got))
 		}
 		for i, line := range Explain(got) {
 			if line.Key == "" || i == 0 && line.From != pinned {
@@ -40,19 +40,19 @@ func TestCanonical_RoundTrips(t *testing.T) {
 		}
 		again, err := Merge(got.Layer(User))
 		if err != nil || !strings.Contains(text, "show") && canonical(t, again) != kept {
-			t.Errorf("%s: merged with nothing, it is %v, %v", text, again, err)
+			t.Errorf("%s: merged alone, it is %v, %v", text, again, err)
 		}
 		for _, touched := range []string{kept + " ", strings.Replace(kept, `"version":1`, `"version": 1`, 1),
 			strings.Replace(kept, `"tier"`, `"teir"`, 1), `{"version":1}`, kept[:len(kept)-1], ""} {
 			if _, err := ParseCanonical([]byte(touched)); !fault.Is(err, fault.Corrupt) {
-				t.Errorf("%q is read: %v", touched, err)
+				t.Errorf("%q is accepted: %v", touched, err)
 			}
 		}
 	}
 }
 
-// TestWith_AddsRules checks that With allows and denies beyond what Merge made, that deny
-// wins, and that a rule that cannot be enforced is refused.
+// TestWith_AddsRules checks that With allows and denies more than Merge did, that deny wins, and that a rule that
+// cannot be enforced is refused.
 func TestWith_AddsRules(t *testing.T) {
 	t.Parallel()
 	rule := func(s string, denies bool) Rule {
@@ -107,12 +107,11 @@ func TestWith_AddsRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if still, err := off.With(rule("a.example", true)); err != nil || still.Network.Mode != NetOff {
-		t.Errorf("a rule that denies turned the network on: %+v, %v", still.Network, err)
+		t.Errorf("a deny rule turned the network on: %+v, %v", still.Network, err)
 	}
 }
 
-// TestUnenforced checks that each key that cannot be enforced is reported with its place, and
-// that nothing else is.
+// TestUnenforced checks that exactly the settings that cannot be enforced are reported, each with its origin.
 func TestUnenforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

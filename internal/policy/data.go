@@ -15,18 +15,18 @@ var hiddenFile []byte
 // Preset is a list of rules that comes with the program.
 type Preset struct {
 	Name   string
-	Source string // where it is known from
+	Source string // where the rules are published
 	Rules  []Rule
 }
 
-// Hidden are built-in paths of one kind that a sandbox does not see.
+// Hidden are built-in paths of one kind that are hidden in a sandbox.
 type Hidden struct {
 	About  string
-	Decoys []Path // files among Paths, or in them, in whose place decoys may stand
+	Decoys []Path // files in Paths, or beneath them, that decoys may replace
 	Paths  []Path
 }
 
-// data is what the embedded files hold. A test demands that they have no mistake.
+// data is the content of the embedded files. A test checks that they have no problems.
 type data struct {
 	presets  []Preset
 	hidden   []Hidden

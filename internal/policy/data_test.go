@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBuiltInData_IsValid checks that the embedded files can be read like any other, and are
-// in order without duplicates.
+// TestBuiltInData_IsValid checks that the embedded files can be parsed like any other, and are sorted without
+// duplicates.
 func TestBuiltInData_IsValid(t *testing.T) {
 	t.Parallel()
 	d := builtIn()
@@ -18,7 +18,7 @@ func TestBuiltInData_IsValid(t *testing.T) {
 		t.Fatalf("only %d presets and %d groups of hidden paths", len(d.presets), len(d.hidden))
 	}
 	if !slices.IsSorted(PresetNames()) || len(slices.Compact(PresetNames())) != len(d.presets) {
-		t.Errorf("the presets are not in order, or not unique: %v", PresetNames())
+		t.Errorf("the presets are not sorted, or not unique: %v", PresetNames())
 	}
 	at := map[string]string{}
 	for _, p := range d.presets {
@@ -34,14 +34,14 @@ func TestBuiltInData_IsValid(t *testing.T) {
 			texts = append(texts, r.Host.String())
 		}
 		if !slices.IsSorted(texts) {
-			t.Errorf("%s: the rules are not in order: %q", p.Name, texts)
+			t.Errorf("%s: the rules are not sorted: %q", p.Name, texts)
 		}
 	}
 	for _, want := range strings.Fields(
 		"pypi npm debian ubuntu golang github gitlab crates rubygems maven dockerhub huggingface anthropic openai " +
 			"google-ai") {
 		if !slices.Contains(PresetNames(), want) {
-			t.Errorf("there is no preset %s", want)
+			t.Errorf("preset %s not found", want)
 		}
 	}
 }
@@ -56,19 +56,19 @@ func TestHiddenPaths_AreSortedAndUnique(t *testing.T) {
 		}
 		last = g.About
 		if !slices.IsSortedFunc(g.Paths, func(a, b Path) int { return strings.Compare(a.String(), b.String()) }) {
-			t.Errorf("%s: not in order", g.About)
+			t.Errorf("%s: not sorted", g.About)
 		}
 		all = append(all, g.Paths...)
 		for _, d := range g.Decoys {
 			if !slices.ContainsFunc(g.Paths, d.beneath) || strings.HasSuffix(d.String(), "*") {
-				t.Errorf("%s: the decoy %s is no file in what is hidden", g.About, d)
+				t.Errorf("%s: the decoy %s is not a file in a hidden path", g.About, d)
 			}
 		}
 	}
 	for i, p := range all {
 		for j, q := range all {
 			if i != j && p.beneath(q) {
-				t.Errorf("%s is hidden with %s already", p, q)
+				t.Errorf("%s is already hidden by %s", p, q)
 			}
 		}
 	}

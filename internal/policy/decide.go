@@ -16,7 +16,7 @@ type Network struct {
 	Mode  Net
 	Allow []Rule
 	Deny  []Rule // wins over Allow
-	Ask   bool   // a person is asked about places that no rule names
+	Ask   bool   // approval is requested for destinations that no rule names
 }
 
 // Request is a destination to decide about. A name is decided about twice: alone, before it is resolved, and with the
@@ -26,10 +26,10 @@ type Request struct {
 	Addr     netip.Addr // zero for a name that was not resolved yet
 	Port     uint16
 	Protocol Protocol
-	HTTP     *HTTPRequest // nil where nothing is known of a request
+	HTTP     *HTTPRequest // nil if the HTTP request is not known
 }
 
-// Inspects reports whether HTTP requests have to be looked at to keep to n.
+// Inspects reports whether n can only be enforced by inspecting HTTP requests.
 func (n Network) Inspects() bool {
 	return n.Mode == NetRules && (slices.ContainsFunc(n.Allow, Rule.hasHTTP) || slices.ContainsFunc(n.Deny, Rule.hasHTTP))
 }
@@ -41,20 +41,20 @@ type Verdict string
 const (
 	Deny    Verdict = "deny"
 	Allow   Verdict = "allow"
-	Ask     Verdict = "ask"     // a person decides; it is denied until then
-	Inspect Verdict = "inspect" // it depends on the HTTP request: ask again with that
+	Ask     Verdict = "ask"     // denied until the request is approved
+	Inspect Verdict = "inspect" // depends on the HTTP request: Decide must be called again with it
 )
 
 // Decision is a verdict, its reason, and what would change it. The zero Decision denies.
 type Decision struct {
 	Verdict Verdict
-	Rule    *Rule // what decided; nil when no rule did
+	Rule    *Rule // the rule that decided; nil if none did
 	Reason  string
-	Hint    string // the line to add, or to take away; may be ""
+	Hint    string // the line to add or to remove; may be ""
 	// Fix is the rule, in short form, that would allow the denied address; "" for other decisions, and if no single
 	// rule would.
 	Fix string
-	// Private: Verdict passes by rules with Private, as the address is Inside.
+	// Private means that Verdict passes by rules with Private, because the address is Inside.
 	Private bool
 
 	// The smallest limits of all rules that allow it; 0 is unlimited.
@@ -64,7 +64,7 @@ type Decision struct {
 	Limited []*Rule
 }
 
-// String names the destination as a rule in its short form does.
+// String returns the destination in the short form of a rule.
 func (q Request) String() string {
 	s := q.Host.String()
 	if s == "" && q.Addr.IsValid() {
@@ -108,8 +108,8 @@ func (n Network) Decide(q Request) Decision {
 	return n.allowed(q, perhaps)
 }
 
-// inside decides on an address that no rule names and that is what says; perhaps is a rule that
-// may deny it yet.
+// inside decides about a special address that no rule names. what describes it. perhaps is a rule that may still deny
+// the HTTP request.
 func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
 	address := "the address"
 	if !q.Host.IsZero() {
@@ -125,7 +125,7 @@ func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
 	if p := n.Privately().allowed(q, perhaps); p.Verdict == Allow || p.Verdict == Inspect || p.Rule != nil {
 		p.Private = p.Verdict != Deny
 		if all := n.allowed(q, perhaps); p.Verdict == Allow && (all.Verdict == Allow || all.Verdict == Inspect) {
-			// The limits of other rules for the name hold there as well.
+			// The limits of other rules for the name apply there as well.
 			all.Private = true
 			return all
 		}
@@ -142,15 +142,14 @@ func (n Network) inside(q Request, what string, perhaps *Rule) Decision {
 	return d
 }
 
-// Privately returns n with only the rules that allow and are Private, which asks no person: what it allows, n allows
-// at addresses that are Inside.
+// Privately returns n with only the allow rules that are Private, and without Ask. What it allows, n allows at
+// addresses that are Inside.
 func (n Network) Privately() Network {
 	n.Allow, n.Ask = slices.DeleteFunc(slices.Clone(n.Allow), func(r Rule) bool { return !r.Private }), false
 	return n
 }
 
-// denied gives the rule that denies q, or else perhaps one that denies some of the
-// HTTP requests that it may carry.
+// denied returns the rule that denies q. If there is none, perhaps is a rule that denies some HTTP requests to q.
 func (n Network) denied(q Request) (rule, perhaps *Rule) {
 	for i := range n.Deny {
 		r := &n.Deny[i]
@@ -165,7 +164,7 @@ func (n Network) denied(q Request) (rule, perhaps *Rule) {
 	return rule, perhaps
 }
 
-// allowed decides by the rules that allow; perhaps is a rule that may deny it yet.
+// allowed decides by the allow rules. perhaps is a rule that may still deny the HTTP request.
 func (n Network) allowed(q Request, perhaps *Rule) Decision {
 	var is, may *Rule
 	d := Decision{}
@@ -177,7 +176,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 		case q.HTTP == nil && r.hasHTTP():
 			may = first(may, r)
 			if r.limited() || r.MaxBytes != 0 {
-				perhaps = first(perhaps, r) // its limit holds although another rule may allow all requests
+				perhaps = first(perhaps, r) // its limit applies although another rule may allow all requests
 			}
 			continue
 		case q.HTTP != nil && !r.allows(q.HTTP):
@@ -216,8 +215,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 			return d
 		}
 	}
-	// Who asks for a request of a host that a rule names is not asked about: the rule is
-	// what was said of it.
+	// Approval is not requested for a host that a rule names: the rule is the decision about its other requests.
 	switch {
 	case !n.Ask || may != nil:
 	case q.Host.unasked() != "":
@@ -228,8 +226,8 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 	return d
 }
 
-// covers reports whether r is about the place that q wants to reach, leaving aside
-// the HTTP request. A rule that allows and says no ports or no protocol is about none.
+// covers reports whether r is about the destination of q, without its HTTP request. An allow rule without ports or
+// protocol covers nothing.
 func (r *Rule) covers(q Request) bool {
 	if !r.Denies && (len(r.Ports) == 0 || r.Protocol == "") {
 		return false
@@ -254,7 +252,7 @@ func (r *Rule) covers(q Request) bool {
 	return r.Net.Contains(addr)
 }
 
-// names reports whether a rule for addresses inside of in allows the address of q.
+// names reports whether an allow rule for addresses inside of in covers the address of q.
 func (n Network) names(q Request, in netip.Prefix) bool {
 	q.Host, q.HTTP = Host{}, nil
 	return slices.ContainsFunc(n.Allow, func(r Rule) bool {
@@ -262,8 +260,7 @@ func (n Network) names(q Request, in netip.Prefix) bool {
 	})
 }
 
-// first gives the rule whose text comes first, so that the order in which rules
-// were written changes nothing.
+// first returns the rule whose text comes first, so that the result does not depend on the order of the rules.
 func first(a, b *Rule) *Rule {
 	if a == nil || before(b, a) < 0 {
 		return b
@@ -271,12 +268,12 @@ func first(a, b *Rule) *Rule {
 	return a
 }
 
-// before puts rules into an order that is not that of the list they are in.
+// before compares rules by their texts and origins, independently of their order in a list.
 func before(a, b *Rule) int {
 	return cmp.Or(cmp.Compare(a.String(), b.String()), cmp.Compare(a.At.String(), b.At.String()))
 }
 
-// least gives the smaller of two limits of which 0 is none.
+// least returns the smaller of two limits; 0 is unlimited.
 func least(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -284,8 +281,8 @@ func least(a, b int64) int64 {
 	return min(a, b)
 }
 
-// ParseRequest reads "HOST", "HOST:PORT", or an address in the same forms, with
-// udp:// before it for UDP. The port is 443 where none is given.
+// ParseRequest parses "HOST", "HOST:PORT", or an address in the same forms, with the prefix udp:// for UDP. The default
+// port is 443.
 func ParseRequest(s string) (Request, error) {
 	scheme, place, ok := strings.Cut(s, "://")
 	if !ok {

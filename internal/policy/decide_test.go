@@ -54,8 +54,8 @@ func requests() *rapid.Generator[Request] {
 
 func (d Decision) passes() bool { return d.Verdict == Allow || d.Verdict == Inspect }
 
-// TestDecide_DeniesByDefault checks that what no rule names is denied, and that what is
-// allowed names the rule that allows it.
+// TestDecide_DeniesByDefault checks that destinations without a rule are denied, and that an allowed destination has
+// the rule that allows it.
 func TestDecide_DeniesByDefault(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,19 +72,19 @@ func TestDecide_DeniesByDefault(t *testing.T) {
 		}
 		if d.Verdict == Inspect {
 			if q.HTTP != nil {
-				t.Fatalf("%s is to be looked at again: %+v", q, d)
+				t.Fatalf("Decide is to be called again for %s, which has an HTTP request: %+v", q, d)
 			}
 			return
 		}
 		r := d.Rule
 		if r.Denies || !slices.ContainsFunc(r.Ports, func(p Ports) bool { return p.Low <= q.Port && q.Port <= p.High }) ||
 			r.Protocol != q.Protocol {
-			t.Fatalf("%s passes by %s", q, r)
+			t.Fatalf("%s passes by %s, which does not cover it", q, r)
 		}
 	})
 }
 
-// TestDecide_DenyWinsInAnyOrder checks that a deny rule wins whatever is allowed beside it.
+// TestDecide_DenyWinsInAnyOrder checks that a deny rule wins over any allow rules.
 func TestDecide_DenyWinsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -94,23 +94,23 @@ func TestDecide_DenyWinsInAnyOrder(t *testing.T) {
 		shuffled.Allow = rapid.Permutation(n.Allow).Draw(t, "allow again")
 		shuffled.Deny = rapid.Permutation(n.Deny).Draw(t, "deny again")
 		if after := shuffled.Decide(q); !reflect.DeepEqual(before, after) {
-			t.Fatalf("%s: %+v, in another order %+v", q, before, after)
+			t.Fatalf("%s: %+v, but in another order %+v", q, before, after)
 		}
 		extra := rules(true).Draw(t, "extra")
 		extra.Methods, extra.Paths = nil, nil
 		n.Deny = append(slices.Clone(n.Deny), extra)
 		after := n.Decide(q)
 		if extra.covers(q) && after.Verdict != Deny {
-			t.Fatalf("%s is denied by %s, and yet %+v", q, extra, after)
+			t.Fatalf("%s is denied by %s, but the decision is %+v", q, extra, after)
 		}
 		if after.passes() && !before.passes() {
-			t.Fatalf("%s passes with %s alone: %+v", q, extra, after)
+			t.Fatalf("%s passes only with the deny rule %s: %+v", q, extra, after)
 		}
 	})
 }
 
-// TestDecide_DenyRuleOnlyTightens checks that a deny rule can only make the verdict stricter,
-// with conditions too: what it leaves to the HTTP request was not denied before.
+// TestDecide_DenyRuleOnlyTightens checks that a deny rule can only make the verdict stricter, also with conditions: a
+// destination that depends on the HTTP request was not denied before.
 func TestDecide_DenyRuleOnlyTightens(t *testing.T) {
 	t.Parallel()
 	rank := map[Verdict]int{Deny: 0, Ask: 1, Inspect: 2, Allow: 3}
@@ -124,8 +124,8 @@ func TestDecide_DenyRuleOnlyTightens(t *testing.T) {
 	})
 }
 
-// TestDecide_ConnectionAndRequestsAgree checks that each request is allowed on an allowed
-// connection, denied on a denied one, and asked about or denied on one that is asked about.
+// TestDecide_ConnectionAndRequestsAgree checks that each request is allowed on an allowed connection, denied on a
+// denied one, and asked about or denied on one that is asked about.
 func TestDecide_ConnectionAndRequestsAgree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -169,8 +169,8 @@ func TestDecide_GuardedAddressNeedsAddressRule(t *testing.T) {
 	})
 }
 
-// private opens the networks inside of organizations to its host, and nothing else: neither the
-// metadata of clouds in these ranges, nor an IPv4 address in another form.
+// TestDecide_Private checks that private allows a host to lead to the networks inside of organizations, and to nothing
+// else: neither to the metadata services of clouds in these ranges, nor to an IPv4 address in another form.
 func TestDecide_Private(t *testing.T) {
 	t.Parallel()
 	rule := func(s string) Rule {
@@ -192,14 +192,14 @@ func TestDecide_Private(t *testing.T) {
 			t.Errorf("%s: %+v", a, d)
 		}
 		if d := ask("h.example", a, 443); d.Verdict != Inspect || !d.Private {
-			t.Errorf("%s, by the request: %+v", a, d)
+			t.Errorf("%s, decided by the request: %+v", a, d)
 		}
 		if d := ask("a.example", a, 443); d.Verdict != Deny || d.Fix != "a.example:443,private" ||
 			!strings.Contains(d.Reason, "only a rule with private or a rule for the address") {
 			t.Errorf("%s, without private: %+v", a, d)
 		}
 		if d := ask("l.example", a, 443); d.Verdict != Deny || d.Fix != "" || !strings.Contains(d.Hint, "private: true") {
-			t.Errorf("%s, without private, by the request: %+v", a, d)
+			t.Errorf("%s, without private, decided by the request: %+v", a, d)
 		}
 		for _, q := range []Request{{Addr: netip.MustParseAddr(a), Port: 443, Protocol: TCP},
 			{Host: host(t, "m.example"), Addr: netip.MustParseAddr(a), Port: 80, Protocol: TCP},
@@ -233,11 +233,11 @@ func TestDecide_Private(t *testing.T) {
 	}
 	n.Deny = []Rule{{Denies: true, Net: netip.MustParsePrefix("10.0.0.0/8")}}
 	if d := ask("m.example", "10.0.0.1", 443); d.Verdict != Deny {
-		t.Errorf("a rule that denies the address: %+v", d)
+		t.Errorf("a deny rule for the address: %+v", d)
 	}
 }
 
-// That a name may lead inside takes no limit away that another rule sets for it.
+// TestDecide_KeepsLimitsAtPrivateAddresses checks that a rule with private lifts no limit of another rule for the name.
 func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
 	t.Parallel()
 	rule := func(text string, change func(r *Rule)) Rule {
@@ -267,8 +267,8 @@ func TestDecide_KeepsLimitsAtPrivateAddresses(t *testing.T) {
 	}
 }
 
-// TestDecide_NameRuleAllowsNoAddress checks that rules for names and rules for addresses do
-// not stand in for each other.
+// TestDecide_NameRuleAllowsNoAddress checks that rules for names do not allow addresses, and rules for addresses no
+// names.
 func TestDecide_NameRuleAllowsNoAddress(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -281,8 +281,7 @@ func TestDecide_NameRuleAllowsNoAddress(t *testing.T) {
 	})
 }
 
-// TestDecide_RuleLiftsNoOtherLimit checks that the smallest limit applies, so that no rule
-// lifts the limit of another.
+// TestDecide_RuleLiftsNoOtherLimit checks that the smallest limit applies, so that no rule lifts the limit of another.
 func TestDecide_RuleLiftsNoOtherLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -324,7 +323,7 @@ func TestDecide_Examples(t *testing.T) {
 	get := func(path, query string) *HTTPRequest { return &HTTPRequest{"GET", path, query} }
 	for _, c := range []struct {
 		about       string
-		allow, deny string // rules, with a space between
+		allow, deny string // rules, separated by spaces
 		more        []Rule
 		to, addr    string
 		http        *HTTPRequest
@@ -492,10 +491,10 @@ func TestNetwork_ZeroValueDeniesAll(t *testing.T) {
 	half := Rule{Host: pattern("a.example")}
 	if d := (Network{Mode: NetRules, Allow: []Rule{half}}).
 		Decide(Request{Host: host(t, "a.example"), Port: 443, Protocol: TCP}); d.Verdict != Deny {
-		t.Errorf("a rule that is half made: %+v", d)
+		t.Errorf("an incomplete rule: %+v", d)
 	}
 	if d := (Network{Mode: NetHost}).Decide(Request{}); d.Verdict != Deny {
-		t.Errorf("nothing at all: %+v", d)
+		t.Errorf("the zero request: %+v", d)
 	}
 }
 
@@ -578,7 +577,7 @@ func TestDecide_Ask(t *testing.T) {
 	}
 	p.Network.Ask = false
 	if d := p.Network.Decide(request(t, "new.example")); d.Verdict != Deny {
-		t.Errorf("nobody is to be asked, and yet %+v", d)
+		t.Errorf("asking is off, but got %+v", d)
 	}
 }
 

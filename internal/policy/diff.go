@@ -10,7 +10,7 @@ import (
 // Way is the effect of a change on what a sandbox may do.
 type Way string
 
-// The ways.
+// The values of Way.
 const (
 	Wider   Way = "wider"
 	Tighter Way = "tighter"
@@ -25,8 +25,8 @@ type Change struct {
 	Gone  bool   `json:"gone,omitempty"`
 }
 
-// Diff returns what b allows that a does not, and the other way round. A replaced rule is reported as removed and
-// added: whether one includes the other is not examined.
+// Diff returns what b allows that a does not, and vice versa. A replaced rule is reported as removed and added: whether
+// one includes the other is not examined.
 func Diff(a, b Policy) []Change {
 	var out []Change
 	turned := func(key, was, is string, wider bool) {

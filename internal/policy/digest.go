@@ -5,14 +5,14 @@ import (
 	"encoding/hex"
 )
 
-// document is what a file would say to come to p by itself.
+// document returns p as the content of a file that results in p.
 func (p Policy) document() Document {
 	d := Document{Tier: &p.Tier, Strong: &p.Strong, Hide: p.Hide, ReadOnly: p.ReadOnly, Writable: p.Writable,
 		Mounts: p.Mounts, DecoyAt: p.Decoys, Limits: map[string]Said[int64]{}, Evidence: p.Evidence.document(), Env: p.Env}
-	if p.OnTouch.Value == TouchStop { // else nothing is said, as before there was such a key
+	if p.OnTouch.Value == TouchStop { // the default is omitted: policies older than this key keep their digests
 		d.OnTouch = &p.OnTouch
 	}
-	if p.MemoryFork.Value == MemoryDeny { // so too
+	if p.MemoryFork.Value == MemoryDeny { // likewise
 		d.MemoryFork = &p.MemoryFork
 	}
 	d.Network = &Said[Access]{
@@ -26,11 +26,11 @@ func (p Policy) document() Document {
 	return d
 }
 
-// Canonical writes p as one line of JSON that Parse reads, with all that is built in
-// and without where anything was said. Equal policies have equal texts.
+// Canonical returns p as one line of JSON that Parse reads, with all built-in settings and without origins. Equal
+// policies have equal texts.
 func (p Policy) Canonical() ([]byte, error) { return p.document().MarshalJSON() }
 
-// Digest names p by its canonical text.
+// Digest returns the digest of the canonical text of p.
 func (p Policy) Digest() (string, error) {
 	text, err := p.Canonical()
 	if err != nil {
@@ -39,7 +39,7 @@ func (p Policy) Digest() (string, error) {
 	return DigestOf(text), nil
 }
 
-// DigestOf names a canonical text.
+// DigestOf returns the digest of a canonical text.
 func DigestOf(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "sha256:" + hex.EncodeToString(sum[:])

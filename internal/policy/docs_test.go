@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestPolicyDocument_ExamplesAreValid also checks that the document mentions every key and every preset.
+// TestPolicyDocument_ExamplesAreValid checks the examples of docs/policy.md, and that it mentions every key and preset.
 func TestPolicyDocument_ExamplesAreValid(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "policy.md"))
@@ -44,7 +44,7 @@ func TestPolicyDocument_ExamplesAreValid(t *testing.T) {
 			for k, p := range properties {
 				if !strings.Contains(string(text), "`"+k+"`") && !strings.Contains(string(text), "."+k+"`") &&
 					!strings.Contains(all, k+":") {
-					t.Errorf("it does not speak of %s", k)
+					t.Errorf("it does not mention %s", k)
 				}
 				walk(p.(schema))
 			}
@@ -61,7 +61,7 @@ func TestPolicyDocument_ExamplesAreValid(t *testing.T) {
 	walk(documentShape(".").schema)
 	for _, p := range PresetNames() {
 		if !regexp.MustCompile(`[ \n]` + regexp.QuoteMeta(p) + `[,.]`).Match(text) {
-			t.Errorf("it does not speak of the preset %s", p)
+			t.Errorf("it does not mention the preset %s", p)
 		}
 	}
 }

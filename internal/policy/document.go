@@ -12,7 +12,7 @@ import (
 // FileVersion is the version of the files that Parse reads.
 const FileVersion = 1
 
-// Said is a value and where it was said.
+// Said is a value and its origin.
 type Said[T any] struct {
 	Value T
 	At    Origin
@@ -37,19 +37,19 @@ func Tiers() []Tier { return []Tier{Workspace, Process, Supervised, GVisor, Cont
 
 func (t Tier) rank() int { return slices.Index(Tiers(), t) }
 
-// Touch is the response to a decoy that is opened, or to a token that is sent to the gate.
+// Touch is the response when a decoy is opened, or a token is sent to the gate.
 type Touch string
 
-// What may follow. Either way it is an event of its own, and the token passes nowhere.
+// The values of Touch. In any case the touch is an event, and the token is not sent.
 const (
-	TouchRecord Touch = "record" // nothing more
+	TouchRecord Touch = "record" // record the touch only
 	TouchStop   Touch = "stop"   // all processes of the sandbox are killed
 )
 
 // Mount shows a path of the host at a path inside.
 type Mount struct {
 	From, To Path
-	Write    bool // what is written inside is written on the host, without history
+	Write    bool // writes inside change the host, without history
 }
 
 // Access is the network section of a file.
@@ -65,20 +65,20 @@ type Access struct {
 type Document struct {
 	Name     string
 	Tier     *Said[Tier]
-	Strong   *Said[bool] // what the host cannot enforce in full is refused
+	Strong   *Said[bool] // refuse what the host cannot enforce in full
 	Hide     []Said[Path]
-	Show     []Said[Path] // built-in hidden paths that are not hidden
+	Show     []Said[Path] // built-in hidden paths to show
 	ReadOnly []Said[Path]
-	Writable []Said[Path] // not nil: what can be written, and nothing else
+	Writable []Said[Path] // if not nil, only these can be written
 	Mounts   []Said[Mount]
-	Decoys   *Said[bool]  // at the built-in hidden paths
-	DecoyAt  []Said[Path] // and at these
-	OnTouch  *Said[Touch] // what follows when a decoy is touched
+	Decoys   *Said[bool]  // decoys at the built-in hidden paths
+	DecoyAt  []Said[Path] // paths of further decoys
+	OnTouch  *Said[Touch] // response when a decoy is touched
 	Network  *Said[Access]
-	// MemoryFork is whether forks may continue with the memory of processes.
+	// MemoryFork says whether forks may continue with the memory of processes.
 	MemoryFork *Said[MemoryFork]
 	Limits     map[string]Said[int64]
-	Evidence   *EvidenceSaid // what is kept as evidence
+	Evidence   *EvidenceSaid // what is recorded as evidence
 	Env        map[string]Said[string]
 
 	// Warnings are possible mistakes.
@@ -112,8 +112,7 @@ func Parse(name string, data []byte) (Document, error) {
 	return d, nil
 }
 
-// versionOf finds the value of the key version. Of a version that is not known
-// nothing else is told.
+// versionOf returns the value of the key version, or nil. For an unknown version no other problem is reported.
 func versionOf(root *yaml.Node) *yaml.Node {
 	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
 		if root.Content[i].Value == "version" {

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// told is an error as the command line shows it.
+// told formats an error as the command line does.
 func told(err error) string {
 	var b strings.Builder
 	for _, p := range ProblemsOf(err) {
@@ -42,7 +42,7 @@ func TestParse_RefusesBadFiles(t *testing.T) {
 		in, golden := a.Files[i], &a.Files[i+1]
 		d, err := Parse(in.Name, in.Data)
 		if err == nil {
-			t.Errorf("%s is taken", in.Name)
+			t.Errorf("%s is accepted", in.Name)
 			continue
 		}
 		if !reflect.DeepEqual(d, Document{}) || fault.HintOf(err) == "" || len(ProblemsOf(err)) == 0 ||
@@ -110,11 +110,11 @@ func TestParse_FileWithEveryKey(t *testing.T) {
 		t.Fatal(told(err))
 	}
 	if !reflect.DeepEqual(nowhere(d), nowhere(again)) {
-		t.Errorf("%s reads as %+v, and before %+v", got, again, d)
+		t.Errorf("%s is parsed as %+v, want %+v", got, again, d)
 	}
 }
 
-// golden compares with, or writes, a file of testdata.
+// golden compares got with a file of testdata, or updates it.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	name = filepath.Join("testdata", name)
@@ -130,7 +130,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// nowhere takes away where things were said.
+// nowhere removes all origins.
 func nowhere(d Document) Document {
 	d.Warnings = nil
 	at := Origin{}
@@ -261,7 +261,7 @@ func filePaths() *rapid.Generator[Path] {
 	})
 }
 
-// documents draws files of every kind.
+// documents draws documents with all settings.
 func documents() *rapid.Generator[Document] {
 	return rapid.Custom(func(t *rapid.T) Document {
 		d := Document{
@@ -330,7 +330,7 @@ func documents() *rapid.Generator[Document] {
 	})
 }
 
-// TestDocument_RoundTrips checks that the printed form is read as what it was printed from.
+// TestDocument_RoundTrips checks that the printed form of a document is parsed as the same document.
 func TestDocument_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -344,7 +344,7 @@ func TestDocument_RoundTrips(t *testing.T) {
 			t.Fatalf("%s: %s", text, told(err))
 		}
 		if !reflect.DeepEqual(nowhere(d), nowhere(again)) {
-			t.Fatalf("%s: %+v reads as %+v", text, nowhere(d), nowhere(again))
+			t.Fatalf("%s: %+v is parsed as %+v", text, nowhere(d), nowhere(again))
 		}
 	})
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/redact"
 )
 
-// Programs is which programs that a sandbox starts are recorded.
+// Programs says which started programs of a sandbox are recorded.
 type Programs string
 
-// What may be recorded of programs.
+// The values of Programs.
 const (
-	ProgramsAll     Programs = "all"     // sums, and the complete list
-	ProgramsSummary Programs = "summary" // sums alone
+	ProgramsAll     Programs = "all"     // summaries, and the complete list
+	ProgramsSummary Programs = "summary" // summaries alone
 	ProgramsNone    Programs = "none"    // nothing
 )
 
@@ -26,15 +26,15 @@ const (
 	// DefaultOutput is the default size of the captured output of each stream of a command, in bytes: the first half
 	// shows what was run, and the last half why it failed.
 	DefaultOutput = 256 << 10
-	// MaxOutput is how much may be kept: the sandbox's keeper holds it in memory.
+	// MaxOutput is the maximum size of the captured output: the sandbox's keeper holds it in memory.
 	MaxOutput = 1 << 20
 )
 
 // Evidence is what is recorded about a sandbox.
 type Evidence struct {
 	Output   Said[int64]    // of each stream of a command's output, in bytes; 0 is none
-	Redact   []Said[string] // expressions of what is not kept, besides what is known; in order
-	Entropy  Said[bool]     // nor is what looks random
+	Redact   []Said[string] // expressions to redact, besides known secrets; sorted
+	Entropy  Said[bool]     // redact text that looks random
 	Programs Said[Programs]
 }
 
@@ -53,8 +53,8 @@ func DefaultEvidence() Evidence {
 		Programs: Said[Programs]{ProgramsAll, at}}
 }
 
-// document is what a file would say to come to v; what is built in is not said, as before
-// there was such a key.
+// document returns v as the evidence section of a file, or nil. Defaults are omitted: policies older than these keys
+// keep their digests.
 func (v Evidence) document() *EvidenceSaid {
 	out := &EvidenceSaid{Redact: v.Redact}
 	if v.Output.Value != DefaultOutput {
@@ -72,7 +72,7 @@ func (v Evidence) document() *EvidenceSaid {
 	return out
 }
 
-// file is what a file has at evidence.
+// file returns the value of the key evidence.
 func (v EvidenceSaid) file() any {
 	out := map[string]any{}
 	if v.Output != nil {
@@ -91,8 +91,8 @@ func outputText(n int64) string {
 	return FormatBytes(n)
 }
 
-// joinEvidence gives what two documents of one level say together: more is kept, and more
-// is redacted.
+// joinEvidence merges the evidence of two documents of one level. The setting that records more, or redacts more,
+// applies.
 func joinEvidence(a, b *EvidenceSaid) *EvidenceSaid {
 	switch {
 	case a == nil:
@@ -108,8 +108,7 @@ func joinEvidence(a, b *EvidenceSaid) *EvidenceSaid {
 	}
 }
 
-// evidence merges what is kept: a project's file cannot have less kept than its owner says,
-// nor less redacted.
+// evidence merges the evidence sections. A project's file can neither record less nor redact less than its owner says.
 func (m *merger) evidence(said [3]Document) {
 	v := DefaultEvidence()
 	for level, d := range said {
@@ -146,12 +145,12 @@ func (m *merger) evidence(said [3]Document) {
 			"%d", len(v.Redact), redact.MaxPatterns)
 	}
 	if len(v.Redact) == 0 {
-		v.Redact = nil // as where nobody said any
+		v.Redact = nil // as without any setting
 	}
 	m.p.Evidence = v
 }
 
-// unplacedEvidence is the evidence of a text that was kept.
+// unplacedEvidence returns the evidence of a canonical text.
 func unplacedEvidence(said *EvidenceSaid, at Origin) Evidence {
 	v := DefaultEvidence()
 	if said == nil {
@@ -170,7 +169,7 @@ func unplacedEvidence(said *EvidenceSaid, at Origin) Evidence {
 	return v
 }
 
-// evidenceShape is the mapping of evidence.
+// evidenceShape is the shape of the evidence section.
 func evidenceShape() shape[EvidenceSaid] {
 	return object(nothing[EvidenceSaid],
 		key("output", "Maximum size of the captured output per stream of a command, such as 256KiB, or "+
@@ -205,10 +204,10 @@ func outputs() shape[int64] {
 	return matching(s, `^(none|[0-9]+(\.[0-9]+)?(TiB|GiB|MiB|KiB|TB|GB|MB|kB|T|G|M|K|B)?)$`)
 }
 
-// expression checks an expression of what is redacted.
+// expression checks a regular expression to redact.
 func expression(s string) (string, error) { return s, redact.Check(s) }
 
-// explain tells it in lines, without what is built in.
+// explain describes v in lines, without defaults.
 func (v Evidence) explain(say func(key, value string, at Origin)) {
 	if !v.Output.At.BuiltIn() {
 		say("evidence.output", outputText(v.Output.Value), v.Output.At)

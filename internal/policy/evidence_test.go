@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// evidenceOf merges what the owner and a project say of evidence.
+// evidenceOf merges the evidence sections of the owner and of a project.
 func evidenceOf(t *testing.T, tier, user, project string) (Policy, error) {
 	t.Helper()
 	var layers []Layer
@@ -59,7 +59,7 @@ func TestEvidence_ProjectOnlyExtends(t *testing.T) {
 		}
 		if said := strings.Contains(string(text), "evidence"); said != (v.document() != nil) ||
 			said == (c.user == "" && c.output == DefaultOutput) {
-			t.Errorf("%s says what is built in, or not what is not", text)
+			t.Errorf("%s contains a default, or lacks a setting", text)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func names[T any](m map[string]T) []string {
 	return all
 }
 
-// grouped gives a line for each path, and one for all paths of one built-in kind.
+// grouped returns a line for each path, but one for all paths of a built-in kind.
 func grouped(key string, list []Said[Path]) (out []Line) {
 	at := map[string]int{}
 	for _, s := range list {

@@ -52,8 +52,8 @@ func TestDiff_ClassifiesWiderAndTighter(t *testing.T) {
 	golden(t, "diff.txt", out.Bytes())
 }
 
-// TestDiff_IsAntisymmetric checks that what is wider in one direction is tighter in the other,
-// and that a policy does not differ from itself.
+// TestDiff_IsAntisymmetric checks that a change that is wider in one direction is tighter in the other, and that a
+// policy does not differ from itself.
 func TestDiff_IsAntisymmetric(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -76,14 +76,14 @@ func TestDiff_IsAntisymmetric(t *testing.T) {
 		there[Wider], there[Tighter] = there[Tighter], there[Wider]
 		for _, w := range []Way{Wider, Tighter, Other} {
 			if there[w] != back[w] {
-				t.Fatalf("%+v, and back %+v", Diff(a, b), Diff(b, a))
+				t.Fatalf("%+v, but in reverse %+v", Diff(a, b), Diff(b, a))
 			}
 		}
 		if same := canonical(t, a) == canonical(t, b); same != (len(Diff(a, b)) == 0) {
 			t.Fatalf("%s and %s: %+v", canonical(t, a), canonical(t, b), Diff(a, b))
 		}
 		if !reflect.DeepEqual(Explain(a), Explain(a)) {
-			t.Fatal("it is told in two ways")
+			t.Fatal("Explain is not deterministic")
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 
 func nothing[T any](*reader, *yaml.Node) (zero T) { return zero }
 
-// documentShape is the table of the format: the parser and the schema are made of
-// it. dir is what ./x is relative to.
+// documentShape is the table of the file format, from which the parser and the schema are made. Relative paths are
+// relative to dir.
 func documentShape(dir string) shape[Document] {
 	version := key("version", "The version of this format.", whole(FileVersion, FileVersion), func(*Document, int64) {})
 	version.needed = true
@@ -40,7 +40,7 @@ func documentShape(dir string) shape[Document] {
 	)
 }
 
-// filesShape is read into the fields of a Document that are about files.
+// filesShape is the shape of the files section, which is read into fields of a Document.
 func filesShape(dir string) shape[Document] {
 	pathAt := func() shape[Path] {
 		return matching(text("a path", func(s string) (Path, error) { return ParsePath(s, dir) }), pathForm)
@@ -83,19 +83,19 @@ func filesShape(dir string) shape[Document] {
 	)
 }
 
-// must says that a key is needed.
+// must makes a key required.
 func must[T any](f field[T]) field[T] {
 	f.needed = true
 	return f
 }
 
-// What a path begins with; ParsePath says the rest.
+// The patterns of the beginnings of paths; ParsePath checks the rest.
 const (
 	pathForm   = `^(/|~$|~/|\.$|\./)`
 	insideForm = `^(/|~/)`
 )
 
-// insidePath reads a path inside, which is relative to nothing.
+// insidePath parses a path inside, which must not be relative.
 func insidePath(s string) (Path, error) {
 	p, err := ParsePath(s, "/")
 	switch {
@@ -226,7 +226,7 @@ func portsShape() shape[[]Ports] {
 	}}
 }
 
-// envShape is a mapping of variables to texts.
+// envShape is the shape of a mapping of variables to values.
 func envShape() shape[map[string]Said[string]] {
 	value := said(text("a text", func(s string) (string, error) {
 		if strings.ContainsRune(s, 0) {
@@ -247,5 +247,5 @@ func envShape() shape[map[string]Said[string]] {
 		}}
 }
 
-// envForm is what ParseEnv demands of a name.
+// envForm is the pattern of the names that ParseEnv accepts.
 const envForm = `^[A-Za-z_][A-Za-z0-9_]{0,255}$`

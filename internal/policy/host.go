@@ -8,9 +8,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Host is a validated host name. It is parsed once, so that the name that is decided about is the one that is
-// dialled: lower case, no trailing dot, labels that are valid in DNS, and nothing that a resolver could take for an
-// address. The zero Host is no name.
+// Host is a validated host name. It is parsed once, so that the name that is decided about is the one that is dialled:
+// lower case, no trailing dot, labels that are valid in DNS, and nothing that a resolver could take for an address. The
+// zero Host is not a name.
 type Host struct{ name string }
 
 const (
@@ -18,8 +18,8 @@ const (
 	maxLabel = 63
 )
 
-// ParseHost reads the name of a host. Names that are not ASCII are refused: two of
-// them can look the same, and differ; their xn-- form is taken.
+// ParseHost parses the name of a host. It refuses names that are not ASCII, because two different ones can look the
+// same; their xn-- form is accepted.
 func ParseHost(s string) (Host, error) {
 	no := func(format string, args ...any) *fault.Error {
 		e := fault.New(fault.Invalid, "invalid host name %q: "+format, append([]any{s}, args...)...)
@@ -71,8 +71,8 @@ func nameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_'
 }
 
-// numeric reports whether a label is a number as inet_aton and the URL standard read
-// them: digits, or 0x and hexadecimal digits, of which there may be none.
+// numeric reports whether inet_aton and the URL standard read a label as a number: digits, or 0x with hexadecimal
+// digits, of which there may be none.
 func numeric(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""
@@ -83,13 +83,12 @@ func numeric(label string) bool {
 // String returns the name; "" for the zero Host.
 func (h Host) String() string { return h.name }
 
-// IsZero reports whether h is none.
+// IsZero reports whether h is the zero Host.
 func (h Host) IsZero() bool { return h.name == "" }
 
-// unasked says what kind of names h is one of that programs look up by themselves, so
-// that there is nothing to ask a person; "" for none: those of no public network (RFC
-// 6761, RFC 6762, RFC 7686, RFC 9476, and ICANN's reservation of internal), and those of
-// services (RFC 8552), which are no hosts.
+// unasked describes the kind of h if programs look up such names automatically, so that approval makes no sense, or
+// returns "". These are the names outside public networks (RFC 6761, RFC 6762, RFC 7686, RFC 9476, and ICANN's
+// reservation of internal), and those of services (RFC 8552), which are not hosts.
 func (h Host) unasked() string {
 	last := h.name[strings.LastIndexByte(h.name, '.')+1:]
 	switch {
@@ -110,7 +109,7 @@ type Pattern struct {
 	below bool
 }
 
-// ParsePattern reads "example.com" or "*.example.com".
+// ParsePattern parses "example.com" or "*.example.com".
 func ParsePattern(s string) (Pattern, error) {
 	suffix, below := strings.CutPrefix(s, "*.")
 	if s == "*" || suffix == "" && below {
@@ -124,7 +123,7 @@ func ParsePattern(s string) (Pattern, error) {
 	return Pattern{h, below}, nil
 }
 
-// Matches reports whether h is one of the names.
+// Matches reports whether p matches h.
 func (p Pattern) Matches(h Host) bool {
 	switch {
 	case p.host.IsZero() || h.IsZero():
@@ -138,7 +137,7 @@ func (p Pattern) Matches(h Host) bool {
 // IsZero reports whether p matches nothing.
 func (p Pattern) IsZero() bool { return p.host.IsZero() }
 
-// String writes p as ParsePattern reads it.
+// String returns p in the form that ParsePattern parses.
 func (p Pattern) String() string {
 	if p.below {
 		return "*." + p.host.name
@@ -146,8 +145,8 @@ func (p Pattern) String() string {
 	return p.host.name
 }
 
-// shared are suffixes below which anybody can have a name. It is a help against the
-// widest mistakes, not the whole of the public suffix list.
+// shared are suffixes below which anyone can register a name. The list catches the widest mistakes; it is not the whole
+// public suffix list.
 var shared = []string{
 	"amazonaws.com", "ap-southeast-2.amazonaws.com", "appspot.com", "azureedge.net", "azurewebsites.net",
 	"blob.core.windows.net",
@@ -160,7 +159,7 @@ var shared = []string{
 	"surge.sh", "trycloudflare.com", "vercel.app", "web.app", "windows.net", "workers.dev",
 }
 
-// wide says why p reaches further than its writer may think; "" when it does not.
+// wide returns how p may match more than its writer expects, or "".
 func (p Pattern) wide() string {
 	switch {
 	case !p.below:

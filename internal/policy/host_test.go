@@ -104,7 +104,7 @@ func host(t interface{ Fatal(...any) }, s string) Host {
 	return h
 }
 
-// TestHost_RoundTrips checks that a name that was read is read as itself again, in upper and lower case.
+// TestHost_RoundTrips checks that a parsed name is parsed as itself again, in upper and lower case.
 func TestHost_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,7 +115,7 @@ func TestHost_RoundTrips(t *testing.T) {
 		}
 		for _, again := range []string{h.String(), strings.ToUpper(s), h.String() + "."} {
 			if g, err := ParseHost(again); err != nil || g != h {
-				t.Fatalf("%q reads as %q, %q as %q, %v", s, h, again, g, err)
+				t.Fatalf("%q is parsed as %q, but %q as %q, %v", s, h, again, g, err)
 			}
 		}
 	})
@@ -130,14 +130,14 @@ func FuzzParseHost(f *testing.F) {
 		if h, err := ParseHost(s); err == nil {
 			if again, err := ParseHost(h.String()); err != nil || again != h ||
 				strings.ContainsAny(h.String(), " \x00\r\n@/%:*") {
-				t.Fatalf("%q reads as %q, which reads as %q, %v", s, h, again, err)
+				t.Fatalf("%q is parsed as %q, which is parsed as %q, %v", s, h, again, err)
 			}
 		} else if !h.IsZero() || !fault.Is(err, fault.Invalid) {
 			t.Fatalf("%q: %q, %v", s, h, err)
 		}
 		if p, err := ParsePattern(s); err == nil {
 			if again, err := ParsePattern(p.String()); err != nil || again != p {
-				t.Fatalf("%q reads as %q, which reads as %q, %v", s, p, again, err)
+				t.Fatalf("%q is parsed as %q, which is parsed as %q, %v", s, p, again, err)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ type HTTPRequest struct {
 	Query  string
 }
 
-// parseMethod reads the name of a method.
+// parseMethod parses the name of a method.
 func parseMethod(s string) (string, error) {
 	if s == "" || len(s) > 32 || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
 		return "", fault.New(fault.Invalid, "invalid method %q", s).WithHint("use upper case, such as GET")
@@ -24,7 +24,7 @@ func parseMethod(s string) (string, error) {
 	return s, nil
 }
 
-// parsePath reads the path of a rule: "/a/b", or "/a/*" for all that is below /a.
+// parsePath parses the path of a rule: "/a/b", or "/a/*" for all paths below /a.
 func parsePath(s string) (string, error) {
 	fixed := strings.TrimSuffix(s, "*")
 	clean, ok := cleanPath(fixed)
@@ -36,15 +36,14 @@ func parsePath(s string) (string, error) {
 	return s, nil
 }
 
-// cleanPath takes the escapes out of a path. ok is false when two servers could
-// read it as different paths: then no rule may be taken to allow it.
+// cleanPath unescapes a path. ok is false if two servers could interpret it as different paths; then no rule allows it.
 func cleanPath(raw string) (path string, ok bool) {
 	path, err := url.PathUnescape(raw)
 	if err != nil || !strings.HasPrefix(path, "/") || strings.Count(path, "/") != strings.Count(raw, "/") {
 		return "", false
 	}
 	if _, err := url.PathUnescape(path); err != nil || strings.Contains(path, "%") {
-		return "", false // it was escaped twice
+		return "", false // escaped twice
 	}
 	for _, r := range path {
 		if r < 0x20 || r == 0x7f || r == '\\' || r == ';' || r == '\ufffd' {
@@ -60,7 +59,7 @@ func cleanPath(raw string) (path string, ok bool) {
 	return path, true
 }
 
-// allows reports whether r's conditions hold for a request.
+// allows reports whether a request meets r's conditions.
 func (r Rule) allows(q *HTTPRequest) bool {
 	if r.Methods != nil && !slices.Contains(r.Methods, q.Method) {
 		return false
@@ -75,8 +74,7 @@ func (r Rule) allows(q *HTTPRequest) bool {
 	})
 }
 
-// allowsQuery reports whether every key of a query is one of r's, once, with r's
-// value.
+// allowsQuery reports whether r has every key of a query with the same value, and each key is there once.
 func (r Rule) allowsQuery(raw string) bool {
 	if raw == "" {
 		return true
@@ -95,8 +93,8 @@ func (r Rule) allowsQuery(raw string) bool {
 	return true
 }
 
-// forbids reports whether r's conditions hold for a request, however it is spelled:
-// some servers do not tell capitals from small letters, or a slash at the end.
+// forbids reports whether a request meets r's conditions in any spelling: some servers ignore case, or a trailing
+// slash.
 func (r Rule) forbids(q *HTTPRequest) bool {
 	if r.Methods != nil && !slices.ContainsFunc(r.Methods, func(m string) bool { return strings.EqualFold(m, q.Method) }) {
 		return false

@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// join gives what two documents of one level say together: lists add up, and else
-// the stricter counts. The order of a and b does not matter, but to the origins of
-// what both say.
+// join merges two documents of one level: lists are concatenated, and otherwise the stricter setting applies. The order
+// of a and b only affects the origins of settings that both have.
 func join(a, b Document) Document {
 	d := Document{
 		Name:       cmp.Or(a.Name, b.Name),
@@ -59,7 +58,7 @@ func join(a, b Document) Document {
 	return d
 }
 
-// add gives the parts of both; nil of two that are nil.
+// add concatenates two lists; it returns nil if both are nil.
 func add[S ~[]T, T any](a, b S) S {
 	if a == nil && b == nil {
 		return nil
@@ -67,8 +66,7 @@ func add[S ~[]T, T any](a, b S) S {
 	return append(append(S{}, a...), b...)
 }
 
-// pick gives the one that was said, or a where it is the stricter one, or both are
-// equal.
+// pick returns the setting that is not nil, or else the stricter one; a if both are equal.
 func pick[T comparable](a, b *Said[T], stricter func(x, y T) bool) *Said[T] {
 	if a == nil || b != nil && a.Value != b.Value && !stricter(a.Value, b.Value) {
 		return b

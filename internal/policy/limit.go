@@ -10,17 +10,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// limit is one key of limits: how it is read and written, and its place in Limits.
-// All of them are whole numbers: bytes, nanoseconds, thousandths of a processor.
+// limit is a key of the limits section: how it is parsed and formatted, and its field in Limits. All values are whole
+// numbers: bytes, nanoseconds, or thousandths of a processor.
 type limit struct {
 	name, doc string
 	shape     func() shape[int64]
-	read      func(string) (int64, error) // what a flag says
-	write     func(int64) any             // so that both shape and read take it
+	read      func(string) (int64, error) // parses the value of a flag
+	write     func(int64) any             // formats a value that both shape and read accept
 	in        func(*Limits) *int64
 }
 
-// limits are the keys of limits, in the order in which people read them.
+// limits returns the keys of the limits section, in the order for users.
 func limits() []limit {
 	count := func(n int64) any { return n }
 	counted := func(s string) (int64, error) {
@@ -63,7 +63,7 @@ func (l Limits) Said(at Origin) map[string]Said[int64] {
 	return out
 }
 
-// sizes are sizes as ParseBytes reads them, without a leading zero.
+// sizes is the shape of sizes that ParseBytes parses, without leading zeros.
 func sizes() shape[int64] {
 	s := parsed("a size such as 4GiB", schema{"type": []string{"string", "integer"}}, func(s string) (int64, error) {
 		if len(s) > 1 && s[0] == '0' && s[1] != '.' {
@@ -86,11 +86,10 @@ func cpus() shape[int64] {
 		}}
 }
 
-// cpusForm has three places after the point at most: a thousandth of a processor is the
-// least that is told apart.
+// cpusForm allows three decimal places: a thousandth of a processor is the smallest unit.
 var cpusForm = compiled(`^(0|[1-9][0-9]{0,5})(\.[0-9]{1,3})?$`)
 
-// parseCPUs reads a number of processors, and gives thousandths.
+// parseCPUs parses a number of processors, and returns thousandths.
 func parseCPUs(s string) (int64, error) {
 	f, err := strconv.ParseFloat(s, 64)
 	v := int64(math.Round(f * 1000))
@@ -104,7 +103,7 @@ func times() shape[int64] {
 	return matching(text("a time such as 30m", parseTime), `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`)
 }
 
-// parseTime reads a time of a second or more, and gives nanoseconds.
+// parseTime parses a duration of a second or more, and returns nanoseconds.
 func parseTime(s string) (int64, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < time.Second || s[0] == '+' {
@@ -114,7 +113,7 @@ func parseTime(s string) (int64, error) {
 	return int64(d), nil
 }
 
-// limitShape is the mapping of all limits.
+// limitShape is the shape of the limits section.
 func limitShape() shape[map[string]Said[int64]] {
 	var fields []field[map[string]Said[int64]]
 	for _, l := range limits() {

@@ -1,11 +1,11 @@
 package policy
 
-// MemoryFork is whether a sandbox may be forked with the memory of its processes. Some of that state cannot be
+// MemoryFork says whether a sandbox may be forked with the memory of its processes. Some of that state cannot be
 // changed from outside: a random number generator that a program has seeded itself returns the same numbers in each
 // copy.
 type MemoryFork string
 
-// What may be said.
+// The values of MemoryFork.
 const (
 	MemoryAllow MemoryFork = "allow"
 	MemoryDeny  MemoryFork = "deny"
@@ -21,7 +21,7 @@ func memoryShape() shape[Document] {
 	)
 }
 
-// memory merges what is said of memory: a project cannot allow what its owner denies.
+// memory merges the settings of MemoryFork. A project's file cannot allow what the owner denies.
 func (m *merger) memory(said [3]Document) {
 	p := &m.p
 	for level, d := range said {

@@ -14,11 +14,11 @@ import (
 // Level is the source of a document. Later levels take precedence, within what a level may do.
 type Level int
 
-// The levels. Below them all lies what is built in.
+// The levels. Built-in settings are below all of them.
 const (
 	User    Level = iota // the owner's own file
-	Project              // a file that came with a project: it may not be trusted
-	Flags                // what the owner says this time
+	Project              // a file of a project, which may not be trusted
+	Flags                // what the owner requests for one sandbox
 )
 
 // Layer is a document at its level.
@@ -33,15 +33,15 @@ type Policy struct {
 	Strong     Said[bool]
 	Hide       []Said[Path]
 	ReadOnly   []Said[Path] // wins over Writable
-	Writable   []Said[Path] // nil: as the base has it; else these and nothing else
+	Writable   []Said[Path] // nil leaves the base as it is; otherwise only these are writable
 	Mounts     []Said[Mount]
 	Decoys     []Said[Path]     // hidden paths with a decoy in their place
-	OnTouch    Said[Touch]      // what follows when one is touched
-	MemoryFork Said[MemoryFork] // whether forks may go on with what processes have in memory
+	OnTouch    Said[Touch]      // response when a decoy is touched
+	MemoryFork Said[MemoryFork] // whether forks may continue with the memory of processes
 	Network    Network
 	NetAt      Origin
 	Limits     Limits
-	LimitsAt   map[string]Origin // by the names that a file has for limits
+	LimitsAt   map[string]Origin // by the keys of the limits section
 	Evidence   Evidence
 	Env        map[string]Said[string]
 
@@ -49,13 +49,13 @@ type Policy struct {
 	Notes Problems
 }
 
-// presetSource is what the sources of rules of presets begin with.
+// presetSource is the prefix of the sources of preset rules.
 const presetSource = "preset "
 
-// builtIns is what the sources of what nobody said begin with.
+// builtIns is the prefix of the sources of built-in settings.
 const builtIns = "built-in"
 
-// builtInOrigin is where what nobody said comes from.
+// builtInOrigin returns the origin of a built-in setting.
 func builtInOrigin(what string) Origin {
 	return Origin{Source: strings.TrimSpace(builtIns + " " + what)}
 }
@@ -67,8 +67,8 @@ func builtInOrigin(what string) Origin {
 // text: a caller that follows links must compare the results again.
 func Merge(layers ...Layer) (Policy, error) { return MergeAt("", layers...) }
 
-// MergeAt is Merge where it is known which directory ~ is, so that paths below it are
-// recognised however they are spelled. Paths are left as they were written.
+// MergeAt is Merge with a known home directory for ~, so that paths below it are recognized in either spelling. Paths
+// are left as they were written.
 func MergeAt(home string, layers ...Layer) (Policy, error) {
 	m := merger{home: home}
 	m.p = Policy{
@@ -106,9 +106,9 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	return m.p, nil
 }
 
-// merger makes one policy.
+// merger holds the state of one merge.
 type merger struct {
-	home     string // "" where it is not known
+	home     string // "" if unknown
 	p        Policy
 	problems Problems
 	tierSaid bool
@@ -123,8 +123,7 @@ func (m *merger) note(at Origin, format string, args ...any) {
 	m.p.Notes = append(m.p.Notes, Problem{File: at.Source, Line: at.Line, Message: fmt.Sprintf(format, args...)})
 }
 
-// sameEnv refuses two values for one variable on one level, of which neither is
-// stricter.
+// sameEnv refuses two values for one variable on one level, neither of which is stricter.
 func (m *merger) sameEnv(a, b Document) {
 	for k, v := range b.Env {
 		if w, ok := a.Env[k]; ok && w.Value != v.Value {
@@ -133,11 +132,10 @@ func (m *merger) sameEnv(a, b Document) {
 	}
 }
 
-// ownerHint says where things go that a project may not say.
+// ownerHint is the hint about settings that a project's file cannot have.
 const ownerHint = "if intended, put it in your own file or use a flag; a project's file may be untrusted"
 
-// fromProject refuses what a project's file may not say: the sandbox's user may well
-// have written it.
+// fromProject refuses settings that a project's file cannot have, because a user of the sandbox may have written it.
 func (m *merger) fromProject(d Document) {
 	for _, s := range d.Show {
 		m.wrong(s.At, ownerHint, "a project's file cannot show %s", s.Value)
@@ -191,7 +189,7 @@ func (m *merger) confinement(said [3]Document) {
 	}
 }
 
-// network merges what is said of the network.
+// network merges the network sections.
 func (m *merger) network(said [3]Document) {
 	p, off := &m.p, false
 	for level, d := range said {
@@ -205,7 +203,7 @@ func (m *merger) network(said [3]Document) {
 			m.note(d.Network.At, "cannot enable the network: disabled by %s", p.NetAt)
 			continue
 		case Level(level) == Project && a.Mode == NetHost:
-			continue // refused already
+			continue // reported by fromProject
 		}
 		p.Network.Mode, p.NetAt = a.Mode, d.Network.At
 		off = a.Mode == NetOff
@@ -240,7 +238,7 @@ func (m *merger) network(said [3]Document) {
 	}
 }
 
-// limits merges limits and the environment.
+// limits merges the limits and the environment.
 func (m *merger) limits(said [3]Document) {
 	merged := map[string]Said[int64]{}
 	for level, d := range said {
@@ -261,7 +259,7 @@ func (m *merger) limits(said [3]Document) {
 	}
 }
 
-// together checks what has to fit.
+// together checks combinations of settings, and raises the tier if the network rules require it.
 func (m *merger) together() {
 	p := &m.p
 	defer func() {
@@ -288,14 +286,13 @@ func (m *merger) together() {
 	}
 }
 
-// unique puts a list in order by what is written of each, and keeps the first of
-// equal ones.
+// unique sorts a list by text, and keeps the first of equal elements.
 func unique[T any](list []Said[T], text func(T) string) []Said[T] {
 	slices.SortStableFunc(list, func(a, b Said[T]) int { return cmp.Compare(text(a.Value), text(b.Value)) })
 	return slices.CompactFunc(list, func(a, b Said[T]) bool { return text(a.Value) == text(b.Value) })
 }
 
-// ordered puts rules in order, and keeps the first of equal ones.
+// ordered sorts rules by text, and keeps the first of equal ones.
 func ordered(rules []Rule) []Rule {
 	slices.SortStableFunc(rules, func(a, b Rule) int { return cmp.Compare(a.String(), b.String()) })
 	return slices.CompactFunc(rules, func(a, b Rule) bool { return a.String() == b.String() })

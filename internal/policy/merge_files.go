@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// files merges what is said of files.
+// files merges the files sections.
 func (m *merger) files(said [3]Document) {
 	p := &m.p
 	shown := slices.Concat(said[User].Show, said[Flags].Show)
@@ -82,7 +82,7 @@ func (m *merger) files(said [3]Document) {
 		unique(p.Decoys, Path.String)
 }
 
-// showHint says what p could have been.
+// showHint returns the hint for an unknown path to show.
 func (m *merger) showHint(p Path, builtIn []string) string {
 	for _, h := range builtIn {
 		if p.beneath(Path{h}) {
@@ -95,7 +95,7 @@ func (m *merger) showHint(p Path, builtIn []string) string {
 	return "list hidden paths: coppice policy explain"
 }
 
-// narrow gives what both the owner's and the project's list name.
+// narrow returns the paths that both the owner's and the project's list cover.
 func (m *merger) narrow(owner, project []Said[Path]) []Said[Path] {
 	both := []Said[Path]{}
 	for _, s := range project {
@@ -117,7 +117,7 @@ func (m *merger) narrow(owner, project []Said[Path]) []Said[Path] {
 // beneath reports whether p is o or below it.
 func (m *merger) beneath(p, o Path) bool { return p.in(m.home).beneath(o.in(m.home)) }
 
-// covering gives the first of list that p is beneath, or nil.
+// covering returns the first path in list that contains p, or nil.
 func (m *merger) covering(list []Said[Path], p Path) *Said[Path] {
 	for i := range list {
 		if m.beneath(p, list[i].Value) {
@@ -127,8 +127,8 @@ func (m *merger) covering(list []Said[Path], p Path) *Said[Path] {
 	return nil
 }
 
-// mounts checks the mounts against each other and against what is hidden: nothing is
-// shown at another place that is hidden at its own.
+// mounts checks the mounts against each other and against the hidden paths: no path that is hidden at its own place may
+// be shown at another.
 func (m *merger) mounts() {
 	p := &m.p
 	p.Mounts = unique(p.Mounts,

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// layer reads a file at a level.
+// layer parses a file at a level.
 func layer(t *testing.T, l Level, text string) Layer {
 	t.Helper()
 	name := []string{"/home/u/.config/coppice/coppice.yaml", "/w/p/coppice.yaml", "/w/flags.yaml"}[l]
@@ -52,7 +52,7 @@ func TestMerge_Examples(t *testing.T) {
 	for _, c := range []struct {
 		about                string
 		user, project, flags string
-		want                 []string // parts of the canonical text; with - before it, no part
+		want                 []string // parts of the canonical text; "-" marks text that must be absent
 		notes                []string
 		err                  string
 	}{
@@ -238,7 +238,7 @@ func layersOf(t *rapid.T, most int) []Layer {
 			tame(&d)
 		}
 		for i := range d.Mounts {
-			d.Mounts[i].Value.To = Path{fmt.Sprintf("/m%d/%d", len(layers), i)} // two at one place are a mistake
+			d.Mounts[i].Value.To = Path{fmt.Sprintf("/m%d/%d", len(layers), i)} // unique: two at one path are refused
 		}
 		d.Mounts = slices.DeleteFunc(d.Mounts, func(s Said[Mount]) bool { return strings.HasSuffix(s.Value.From.text, "*") })
 		layers = append(layers, Layer{l, d})
@@ -246,7 +246,7 @@ func layersOf(t *rapid.T, most int) []Layer {
 	return layers
 }
 
-// tame takes out of a document what a project's file may not say.
+// tame removes from a document what a project's file may not contain.
 func tame(d *Document) {
 	d.Name, d.Show, d.Mounts = "/w/p/coppice.yaml", nil, nil
 	if d.Network == nil {
@@ -263,8 +263,8 @@ func tame(d *Document) {
 	}
 }
 
-// TestMerge_IsAssociativeAndCommutative checks that the order of layers does not matter, nor
-// whether those of one level were merged before.
+// TestMerge_IsAssociativeAndCommutative checks that neither the order of layers matters, nor whether those of one level
+// were merged before.
 func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 	t.Parallel()
 	tried, merged := 0, 0
@@ -274,9 +274,9 @@ func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 		p, err := Merge(layers...)
 		again, aerr := Merge(rapid.Permutation(layers).Draw(t, "order")...)
 		if (err == nil) != (aerr == nil) {
-			t.Fatalf("%v, in another order %v", err, aerr)
+			t.Fatalf("%v, but in another order %v", err, aerr)
 		}
-		// Join two neighbours of one level, wherever there are some.
+		// Join adjacent layers of one level.
 		for i := 0; i+1 < len(layers); i++ {
 			if layers[i].Level != layers[i+1].Level {
 				continue
@@ -286,7 +286,7 @@ func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 			joined = slices.Delete(joined, i+1, i+2)
 			j, jerr := Merge(joined...)
 			if err == nil && (jerr != nil || canonical(t, j) != canonical(t, p)) {
-				t.Fatalf("%s, joined before %v %s", canonical(t, p), jerr, canonical(t, j))
+				t.Fatalf("%s, but if joined before: %v %s", canonical(t, p), jerr, canonical(t, j))
 			}
 		}
 		if err != nil {
@@ -294,14 +294,14 @@ func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 		}
 		merged++
 		if canonical(t, p) != canonical(t, again) {
-			t.Fatalf("%s, in another order %s", canonical(t, p), canonical(t, again))
+			t.Fatalf("%s, but in another order %s", canonical(t, p), canonical(t, again))
 		}
 		a, err := p.Digest()
 		b, berr := again.Digest()
 		if err != nil || berr != nil || a != b || !strings.HasPrefix(a, "sha256:") {
 			t.Fatalf("%s %v, %s %v", a, err, b, berr)
 		}
-		// The canonical text is a file itself, whose text is the same.
+		// The canonical text is also a file, with the same canonical text.
 		text := canonical(t, p)
 		d, err := Parse("/x.yaml", []byte(text))
 		if err != nil {
@@ -316,8 +316,8 @@ func TestMerge_IsAssociativeAndCommutative(t *testing.T) {
 	}
 }
 
-// TestMerge_ProjectOnlyTightens checks that the file of a project widens nothing that the user
-// restricted: it can only allow hosts that are not denied.
+// TestMerge_ProjectOnlyTightens checks that a project's file only tightens the user's policy, except that it can allow
+// hosts that are not denied.
 func TestMerge_ProjectOnlyTightens(t *testing.T) {
 	t.Parallel()
 	tried, both := 0, 0
@@ -331,7 +331,7 @@ func TestMerge_ProjectOnlyTightens(t *testing.T) {
 		}
 		project := documents().Draw(t, "project")
 		project.Name = "/w/p/coppice.yaml"
-		if rapid.IntRange(0, 3).Draw(t, "tame") > 0 { // most others are refused, and say nothing
+		if rapid.IntRange(0, 3).Draw(t, "tame") > 0 { // most others are refused, and test nothing
 			tame(&project)
 		}
 		before, err := Merge(owner...)
@@ -351,7 +351,7 @@ func TestMerge_ProjectOnlyTightens(t *testing.T) {
 		case after.Network.Mode == NetHost && before.Network.Mode != NetHost:
 			t.Fatal("the host's network")
 		case after.Network.Ask && !before.Network.Ask:
-			t.Fatal("somebody is asked")
+			t.Fatal("approvals are requested")
 		}
 		for what, lists := range map[string][2][]Said[Path]{"hidden": {before.Hide, after.Hide},
 			"read-only": {before.ReadOnly, after.ReadOnly}} {
@@ -363,23 +363,23 @@ func TestMerge_ProjectOnlyTightens(t *testing.T) {
 		}
 		if before.Writable != nil {
 			if after.Writable == nil {
-				t.Fatal("everything can be written")
+				t.Fatal("everything is writable")
 			}
 			for _, s := range after.Writable {
 				if (&merger{}).covering(before.Writable, s.Value) == nil {
-					t.Fatalf("%s can be written", s.Value)
+					t.Fatalf("%s is writable", s.Value)
 				}
 			}
 		}
 		for _, m := range after.Mounts {
 			if m.Value.Write && !slices.ContainsFunc(before.Mounts, func(o Said[Mount]) bool { return o.Value == m.Value }) {
-				t.Fatalf("%s is written to", m.Value.From)
+				t.Fatalf("%s is mounted writable", m.Value.From)
 			}
 		}
 		for _, l := range limits() {
 			was, is := *l.in(&before.Limits), *l.in(&after.Limits)
 			if was != 0 && (is == 0 || is > was) {
-				t.Fatalf("%s was %d, is %d", l.name, was, is)
+				t.Fatalf("%s was raised from %d to %d", l.name, was, is)
 			}
 		}
 		q := requests().Draw(t, "request")
@@ -389,7 +389,7 @@ func TestMerge_ProjectOnlyTightens(t *testing.T) {
 		if d := after.Network.Decide(q); d.passes() && before.Network.Mode == NetRules {
 			for _, r := range before.Network.Deny {
 				if r.covers(q) && !r.conditional() {
-					t.Fatalf("%s passes, and %s denies it", q, r)
+					t.Fatalf("%s passes although %s denies it", q, r)
 				}
 			}
 		}
@@ -416,19 +416,18 @@ func TestDigest_IgnoresOrigin(t *testing.T) {
 	if got := digest(
 		"\n\nlimits: {memory: 1024MiB}\nnetwork:\n  allow:\n    - b.example:443\n    - {host: " +
 			"A.example., ports: [443]}\n    - a.example"); got != same {
-		t.Error("the same is not equal")
+		t.Error("equal policies have different digests")
 	}
 	for _, other := range []string{"network: {allow: [a.example, b.example]}",
 		"network: {allow: [a.example, b.example:80]}\nlimits: {memory: 1GiB}",
 		"network: {allow: [a.example, b.example]}\nlimits: {memory: 1GiB}\nenv: {A: x}"} {
 		if digest(other) == same {
-			t.Errorf("%s is equal", other)
+			t.Errorf("%s has the same digest", other)
 		}
 	}
 }
 
-// TestMerge_StricterWinsWithinLevel checks that the stricter value wins within a level,
-// whichever file comes first.
+// TestMerge_StricterWinsWithinLevel checks that the stricter value wins within a level, in any order of the files.
 func TestMerge_StricterWinsWithinLevel(t *testing.T) {
 	t.Parallel()
 	a := layer(t, User,
@@ -460,8 +459,7 @@ func TestMerge_StricterWinsWithinLevel(t *testing.T) {
 	}
 }
 
-// TestMerge_RootProjectMountsNothing checks that a project at the root of the file system is
-// not a permission to mount all of it.
+// TestMerge_RootProjectMountsNothing checks that a project at the root of the file system must not mount all of it.
 func TestMerge_RootProjectMountsNothing(t *testing.T) {
 	t.Parallel()
 	d, err := Parse("/coppice.yaml", []byte("version: 1\nfiles: {mounts: [{from: ./srv, to: /mnt}]}"))
@@ -469,6 +467,6 @@ func TestMerge_RootProjectMountsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Merge(Layer{Project, d}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("it mounts /srv: %v", err)
+		t.Errorf("mounting /srv is allowed: %v", err)
 	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// placing is what origins are written as: who said what.
+// placing is the encoded form of an origin.
 type placing struct {
 	At   string   `json:"at"`
 	Line int      `json:"line,omitempty"`
-	Said []string `json:"said"` // a key and what is said of it, in order
+	Said []string `json:"said"` // the settings, each a key and its value, sorted
 }
 
-// each calls fn with the origin of each part of p, and what the part is called.
+// each calls fn with the origin of each setting of p, and the name of the setting.
 func (p *Policy) each(fn func(what string, at *Origin)) {
 	fn("tier", &p.Tier.At)
 	fn("strong", &p.Strong.At)
@@ -68,7 +68,7 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	}
 }
 
-// clone copies what each may change.
+// clone copies what the fn of each may change.
 func (p Policy) clone() Policy {
 	p.Hide, p.ReadOnly, p.Writable = slices.Clone(p.Hide), slices.Clone(p.ReadOnly), slices.Clone(p.Writable)
 	p.Evidence.Redact = slices.Clone(p.Evidence.Redact)
@@ -112,8 +112,8 @@ func (p Policy) Origins() (string, error) {
 	return string(text), fault.Wrap(err, "write the origins of a policy")
 }
 
-// Placed returns p, from ParseCanonical, with origins that Origins encoded of an equal policy. Unknown origins stay
-// as they are. No decision depends on origins.
+// Placed returns p, from ParseCanonical, with the origins that Origins encoded for an equal policy. Unknown origins
+// stay as they are. No decision depends on origins.
 func (p Policy) Placed(origins string) (Policy, error) {
 	if origins == "" {
 		return p, nil
@@ -137,7 +137,7 @@ func (p Policy) Placed(origins string) (Policy, error) {
 	return p, nil
 }
 
-// Unplaced returns p with the origin at for a network rule whose origin is unknown.
+// Unplaced returns p with at as the origin of a network rule, if its origin is unknown.
 func (p Policy) Unplaced(rule string, denies bool, at Origin) Policy {
 	key := "network.allow "
 	if denies {
@@ -167,13 +167,13 @@ func (p Policy) Without(allow, deny []string) (without Policy, removed []Rule, e
 			*list = slices.Delete(*list, at, at+1)
 		}
 		if len(*list) == 0 {
-			*list = nil // as where nobody said any
+			*list = nil // as without any rule
 		}
 	}
 	return p, removed, nil
 }
 
-// find gives the index of the rule that a text means.
+// find returns the index of the rule that a text denotes.
 func find(list []Rule, text string, denies bool) (int, error) {
 	r, err := ParseRule(text, denies)
 	short := err == nil

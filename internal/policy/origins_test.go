@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestOrigins_AreKeptBesidePolicy checks that a stored policy names the source of each rule as
-// after the merge, and that its digest does not depend on sources.
+// TestOrigins_AreKeptBesidePolicy checks that a stored policy names the source of each rule as after the merge, and
+// that its digest does not depend on sources.
 func TestOrigins_AreKeptBesidePolicy(t *testing.T) {
 	t.Parallel()
 	p, err := Merge(
@@ -46,13 +46,13 @@ func TestOrigins_AreKeptBesidePolicy(t *testing.T) {
 		t.Errorf("%s, %v", again, err)
 	}
 	if was, err := bare.Origins(); err != nil || was != "" {
-		t.Errorf("of a policy of which nothing is known: %s, %v", was, err)
+		t.Errorf("of a policy without known origins: %s, %v", was, err)
 	}
 	if again, err := read.Canonical(); err != nil || string(again) != string(text) {
 		t.Errorf("%s, %v", again, err)
 	}
 	if strings.Contains(origins, "~/.ssh") {
-		t.Error("what is built in is written too")
+		t.Error("built-in settings are encoded too")
 	}
 	for _, bad := range []string{"{", "[1]", "x"} {
 		if got, err := bare.Placed(bad); !fault.Is(err, fault.Corrupt) || !reflect.DeepEqual(got, bare) {
@@ -138,7 +138,7 @@ func TestWithout_RemovesRule(t *testing.T) {
 		_, err = ParseCanonical(text)
 	}
 	if err != nil {
-		t.Errorf("what is left cannot be kept: %v", err)
+		t.Errorf("the remaining policy cannot be stored: %v", err)
 	}
 }
 

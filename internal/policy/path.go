@@ -15,7 +15,7 @@ type Path struct{ text string }
 
 const pathHint = "use a path such as /etc/x, ~/x or ./x; a * is only valid as the last part"
 
-// ParsePath reads a path; dir is the directory that ./x is in.
+// ParsePath parses a path; dir is the directory that ./x is relative to.
 func ParsePath(s, dir string) (Path, error) {
 	no := func(why string) (Path, error) {
 		return Path{}, fault.New(fault.Invalid, "invalid path %q: %s", s, why).WithHint(pathHint)
@@ -60,17 +60,16 @@ func ParsePath(s, dir string) (Path, error) {
 	return Path{text}, nil
 }
 
-// String writes p as ParsePath reads it.
+// String returns p in the form that ParsePath parses.
 func (p Path) String() string { return p.text }
 
-// IsZero reports whether p is none.
+// IsZero reports whether p is the zero Path.
 func (p Path) IsZero() bool { return p.text == "" }
 
-// MarshalText writes p as ParsePath reads it.
+// MarshalText returns p in the form that ParsePath parses.
 func (p Path) MarshalText() ([]byte, error) { return []byte(p.text), nil }
 
-// beneath reports whether p is o or below it, as far as that can be told from the
-// two texts.
+// beneath reports whether p is o or below it, by comparing the texts alone.
 func (p Path) beneath(o Path) bool {
 	within, all := strings.CutSuffix(o.text, "/*")
 	within = strings.TrimSuffix(within, "/") + "/"
@@ -83,7 +82,7 @@ func (p Path) beneath(o Path) bool {
 	return strings.HasPrefix(p.text+"/", within)
 }
 
-// in gives p with home in the place of ~; home may be "", which changes nothing.
+// in returns p with home in place of ~; with home "" it returns p.
 func (p Path) in(home string) Path {
 	if below, ok := strings.CutPrefix(p.text, "~"); ok && home != "" {
 		return Path{strings.TrimSuffix(path.Clean(home), "/") + below}

@@ -52,7 +52,7 @@ func TestPath_Beneath(t *testing.T) {
 			t.Errorf("%s beneath %s: %v", p, o, got)
 		}
 		if at := p.in("/home/u/").beneath(o.in("/home/u/")); at != c.want && c.p[0] == c.o[0] {
-			t.Errorf("%s beneath %s, with a home: %v", p, o, at)
+			t.Errorf("%s beneath %s, with a home directory: %v", p, o, at)
 		}
 	}
 	home, err := ParsePath("~/a", "/w")

@@ -18,15 +18,15 @@ import (
 // Net is the network access of a sandbox.
 type Net string
 
-// The nets.
+// The values of Net.
 const (
 	NetOff  Net = "off"  // a network namespace with nothing but its own loopback
-	NetHost Net = "host" // the host's network, as any program of its owner has it
+	NetHost Net = "host" // the host's network, as for any program of its owner
 
-	NetRules Net = "rules" // what the rules of a policy allow; with none, nothing
+	NetRules Net = "rules" // the destinations that rules allow; without rules, none
 )
 
-// ParseNet reads a net; "" is NetOff.
+// ParseNet parses a Net; "" is NetOff.
 func ParseNet(s string) (Net, error) {
 	switch n := Net(s); n {
 	case "":
@@ -79,7 +79,7 @@ func ParseLimits(s string) (l Limits, err error) {
 	return l, nil
 }
 
-// unknown is the error for a limit that there is not, with the one that was meant.
+// unknown returns the error for an unknown limit, with the likely correct name.
 func unknown(key string) error {
 	e := fault.New(fault.Invalid, "unknown limit %q", key)
 	const all = "the limits are memory, cpus, pids, disk, time, output and files; " + limitsHint
@@ -101,7 +101,7 @@ func unknown(key string) error {
 	return e.WithHint(all)
 }
 
-// String writes the limits that ParseLimits reads, as it reads them.
+// String returns l in the form that ParseLimits parses.
 func (l Limits) String() string {
 	var out []string
 	for _, one := range limits() {
@@ -121,8 +121,7 @@ var units = []struct {
 	{"T", 1 << 40}, {"G", 1 << 30}, {"M", 1 << 20}, {"K", 1 << 10}, {"B", 1}, {"", 1},
 }
 
-// ParseBytes reads a positive size: "4GiB", "512MiB", "1.5GB", "1048576". As in
-// docker, a bare K, M, G, T is binary.
+// ParseBytes parses a positive size: "4GiB", "512MiB", "1.5GB", "1048576". As in Docker, a bare K, M, G or T is binary.
 func ParseBytes(s string) (int64, error) {
 	for _, u := range units {
 		num, ok := strings.CutSuffix(s, u.name)
@@ -144,7 +143,7 @@ func ParseBytes(s string) (int64, error) {
 	return 0, fault.New(fault.Invalid, "invalid size %q", s).WithHint("use a size such as 512MiB or 4GiB")
 }
 
-// FormatBytes writes a size so that ParseBytes reads the same.
+// FormatBytes formats a size as ParseBytes parses it.
 func FormatBytes(n int64) string {
 	for _, u := range units[:4] {
 		if n%u.size == 0 {
@@ -154,7 +153,7 @@ func FormatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// ParseEnv splits KEY=VALUE. The key is a name as POSIX has it.
+// ParseEnv splits KEY=VALUE. The key must be a name as defined by POSIX.
 func ParseEnv(kv string) (key, value string, err error) {
 	key, value, ok := strings.Cut(kv, "=")
 	if !ok {

@@ -54,7 +54,7 @@ func TestLimitsRoundTrip(t *testing.T) {
 			Time:      time.Duration(rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Min(int64(time.Second))).Draw(t, "time")),
 		}
 		if got, err := ParseLimits(want.String()); err != nil || got != want {
-			t.Fatalf("%q reads as %+v, %v; want %+v", want.String(), got, err, want)
+			t.Fatalf("%q is parsed as %+v, %v; want %+v", want.String(), got, err, want)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func FuzzParseLimits(f *testing.F) {
 			return
 		}
 		if again, err := ParseLimits(l.String()); again != l || err != nil {
-			t.Fatalf("%q reads as %+v, whose text %q reads as %+v, %v", s, l, l.String(), again, err)
+			t.Fatalf("%q is parsed as %+v, whose text %q is parsed as %+v, %v", s, l, l.String(), again, err)
 		}
 	})
 }

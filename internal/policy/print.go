@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// MarshalJSON writes d as a file that Parse reads: YAML has all of JSON. Equal
-// documents have equal texts, wherever they were said.
+// MarshalJSON writes d as a file that Parse reads, since YAML includes JSON. Equal documents have equal texts, whatever
+// the origins of their settings.
 func (d Document) MarshalJSON() ([]byte, error) {
 	out := map[string]any{"version": FileVersion}
 	put(out, "tier", d.Tier)
@@ -75,7 +75,7 @@ func values[T any](list []Said[T]) []T {
 	return all
 }
 
-// file is what a file has at network.
+// file returns the value of the key network.
 func (a Access) file() any {
 	if a.Mode != NetRules {
 		return a.Mode
@@ -92,7 +92,7 @@ func (a Access) file() any {
 	return out
 }
 
-// MarshalJSON writes m as a policy's file has it.
+// MarshalJSON writes m as in a policy file.
 func (m Mount) MarshalJSON() ([]byte, error) {
 	return marshal(map[string]string{"from": m.From.String(), "to": m.To.String(), "mode": m.mode()})
 }
@@ -104,8 +104,7 @@ func (m Mount) mode() string {
 	return "ro"
 }
 
-// marshal writes JSON without the escapes that are for web pages, and with those that
-// the reader wants.
+// marshal writes JSON without the escapes for HTML, and with those that Parse requires.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -116,7 +115,7 @@ func marshal(v any) ([]byte, error) {
 	var out bytes.Buffer
 	for _, c := range strings.TrimSuffix(b.String(), "\n") {
 		if !visible.Rune(c) {
-			fmt.Fprintf(&out, `\u%04x`, c) // in a string, as everything outside of one is ASCII
+			fmt.Fprintf(&out, `\u%04x`, c) // inside a string: everything outside is ASCII
 			continue
 		}
 		out.WriteRune(c)

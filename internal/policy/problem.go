@@ -11,15 +11,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// maxProblems is how many problems of one file are told.
+// maxProblems is the maximum number of problems reported for one file.
 const maxProblems = 20
 
-// Problem is something wrong with a file, or something that its writer may not have
-// meant, and where.
+// Problem is an error in a file, or a possible mistake, and where it is.
 type Problem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"` // in characters, from 1; 0 is not known
+	Column  int    `json:"column,omitempty"` // in characters, from 1; 0 if unknown
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 }
@@ -56,7 +55,7 @@ func ProblemsOf(err error) Problems {
 	return nil
 }
 
-// sorted puts problems in the order of the file.
+// sorted sorts problems by file, line and column.
 func (p Problems) sorted() Problems {
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -64,7 +63,7 @@ func (p Problems) sorted() Problems {
 	return p
 }
 
-// fault makes one error of the problems of the file called name; nil of none.
+// fault returns one error for the problems of the file called name; nil without problems.
 func (p Problems) fault(name string, kind fault.Kind) error {
 	if len(p) == 0 {
 		return nil

@@ -15,7 +15,7 @@ type Rate struct {
 	Per   time.Duration
 }
 
-// rateUnits are the ends of a rate, as in 10/s.
+// rateUnits are the units of a rate, as in 10/s.
 var rateUnits = []struct {
 	name string
 	per  time.Duration
@@ -23,7 +23,7 @@ var rateUnits = []struct {
 
 const maxRate = 1_000_000
 
-// ParseRate reads "10/s", "100/m", "1000/h".
+// ParseRate parses "10/s", "100/m", "1000/h".
 func ParseRate(s string) (Rate, error) {
 	count, unit, _ := strings.Cut(s, "/")
 	for _, u := range rateUnits {
@@ -34,7 +34,7 @@ func ParseRate(s string) (Rate, error) {
 	return Rate{}, fault.New(fault.Invalid, "invalid rate %q", s).WithHint("use a rate such as 10/s, 100/m or 1000/h")
 }
 
-// String writes r as ParseRate reads it.
+// String returns r in the form that ParseRate parses.
 func (r Rate) String() string {
 	for _, u := range rateUnits {
 		if r.Per == u.per {
@@ -44,7 +44,7 @@ func (r Rate) String() string {
 	return ""
 }
 
-// compare says which rate lets less pass; the zero Rate lets everything pass.
+// compare compares rates by what they let pass; the zero Rate lets everything pass.
 func (r Rate) compare(o Rate) int {
 	if r.Count == 0 || o.Count == 0 {
 		return cmp.Compare(o.Count, r.Count)
@@ -55,7 +55,7 @@ func (r Rate) compare(o Rate) int {
 	return cmp.Compare(r.Count, o.Count)
 }
 
-// number reads decimal digits without a leading zero, which some read as octal.
+// number parses decimal digits without a leading zero, which some programs take for octal.
 func number(s string, most int64) (int64, bool) {
 	if s == "" || len(s) > 1 && s[0] == '0' || strings.Trim(s, "0123456789") != "" {
 		return 0, false

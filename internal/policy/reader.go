@@ -16,10 +16,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// MaxSize is the size of the largest file, in bytes.
+// MaxSize is the maximum size of a file, in bytes.
 const MaxSize = 256 << 10
 
-// reader reads one file, and collects what is wrong with it.
+// reader parses one file, and collects its problems.
 type reader struct {
 	name     string
 	dir      string
@@ -27,24 +27,24 @@ type reader struct {
 	warnings Problems
 }
 
-// wrong notes a problem at n.
+// wrong reports a problem at n.
 func (r *reader) wrong(n *yaml.Node, hint, format string, args ...any) {
 	r.problems = append(r.problems, Problem{r.name, n.Line, n.Column, fmt.Sprintf(format, args...), hint})
 }
 
-// because notes err as a problem at n.
+// because reports err as a problem at n.
 func (r *reader) because(n *yaml.Node, err error) { r.wrong(n, fault.HintOf(err), "%s", err) }
 
-// warn notes what may not be meant.
+// warn reports a possible mistake at n.
 func (r *reader) warn(n *yaml.Node, format string, args ...any) {
 	r.warnings = append(r.warnings, Problem{r.name, n.Line, n.Column, fmt.Sprintf(format, args...), ""})
 }
 
-// at gives the origin of n.
+// at returns the origin of n.
 func (r *reader) at(n *yaml.Node) Origin { return Origin{r.name, n.Line} }
 
-// root gives the one node of a file, or nil and problems. What it gives is plain: no
-// aliases, no tags, no characters that cannot be seen.
+// root returns the top node of a file, or nil after reporting problems. The node is plain: no aliases, no tags, no
+// invisible characters.
 func (r *reader) root(text []byte) *yaml.Node {
 	top := &yaml.Node{Line: 1, Column: 1}
 	if len(text) > MaxSize {
@@ -80,10 +80,10 @@ func (r *reader) root(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// form is the hint on how a file looks.
+// form is the hint about the form of a file.
 const form = "for example: {version: 1, network: {presets: [pypi], allow: [example.com]}}"
 
-// characters refuses bytes that are not text, and text that looks like other text.
+// characters refuses bytes that are not UTF-8, and characters that are invisible or have a special meaning.
 func (r *reader) characters(text []byte) {
 	line, column := 1, 0
 	for i := 0; i < len(text) && len(r.problems) <= maxProblems; {
@@ -109,14 +109,14 @@ func (r *reader) characters(text []byte) {
 	}
 }
 
-// syntax notes what the YAML parser says, which knows lines alone.
+// syntax reports an error of the YAML parser, which has a line at most.
 func (r *reader) syntax(text []byte, err error) {
 	m := regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`).FindStringSubmatch(err.Error())
 	at := &yaml.Node{Line: 1, Column: 1}
 	what := strings.TrimPrefix(err.Error(), m[0])
 	if n, err := strconv.Atoi(m[1]); err == nil {
 		at.Line = n
-		// What the parser says, unlike the scanner below it, it says with lines from 0.
+		// The parser counts lines from 0, unlike the scanner below it.
 		for _, missing := range []string{"key", "node content", "'", "<"} {
 			if strings.HasPrefix(what, "did not find expected "+missing) {
 				at.Line++
@@ -130,9 +130,8 @@ func (r *reader) syntax(text []byte, err error) {
 	r.wrong(at, "put a text with any of * : # [ ] { } & ! % @ in quotes", "invalid YAML: %s", what)
 }
 
-// plain refuses what makes a file mean something else than it shows. lines are those of
-// the file: a ! alone leaves no trace in n but that n begins with it, and "! x" may be
-// meant as a denial.
+// plain refuses YAML features that give a file another meaning than it appears to have. lines are the lines of the
+// file: a lone ! leaves no trace in n except that n begins with it, and "! x" may be meant as a denial.
 func (r *reader) plain(n *yaml.Node, lines [][]rune) {
 	bang := n.Line > 0 && n.Line <= len(lines) && n.Column > 0 && n.Column <= len(lines[n.Line-1]) &&
 		lines[n.Line-1][n.Column-1] == '!'
@@ -145,7 +144,7 @@ func (r *reader) plain(n *yaml.Node, lines [][]rune) {
 		r.wrong(n, "leave it out; a text that begins with ! goes in quotes", "a tag")
 	case !utf8.ValidString(n.Value),
 		strings.ContainsFunc(n.Value, func(c rune) bool { return c > 0xffff && !visible.Rune(c) || c == utf8.RuneError }):
-		// JSON has no escape of four hexadecimal digits for these.
+		// JSON has no four-digit escape for these.
 		r.wrong(n, "", "an escape that is not a character")
 	}
 	for _, c := range n.Content {
@@ -153,7 +152,7 @@ func (r *reader) plain(n *yaml.Node, lines [][]rune) {
 	}
 }
 
-// kind says what a node is, for people.
+// kind describes a node, for users.
 func kind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Origin is where a part of a policy was said.
+// Origin is where a setting of a policy comes from.
 type Origin struct {
 	Source string // the name of a file, "built-in", or a flag
-	Line   int    // 0 where there are no lines
+	Line   int    // 0 if the source has no lines
 }
 
 // String returns text such as "coppice.yaml:3", or only the source.
@@ -52,38 +52,38 @@ type Rule struct {
 	Net      netip.Prefix
 	Protocol Protocol
 	Ports    []Ports // in order, without overlap
-	// Private lets Host lead to addresses that are Inside, which otherwise need a rule of their own. Only an allow
-	// rule has it.
+	// Private lets Host lead to addresses that are Inside, which otherwise need a separate rule. Only an allow rule has
+	// it.
 	Private bool
 
-	// The fields below are about HTTP, and need a Host. nil matches everything.
+	// The fields below are about HTTP and require a Host. nil matches everything.
 	Methods []string          // in order
 	Paths   []string          // in order; "/a" or "/a/*"
-	Query   map[string]string // these keys alone, with these values; "*" is any
+	Query   map[string]string // allowed keys, with their values; "*" is any value
 
-	MaxRequest int64 // bytes of one request; 0 is no limit
-	MaxBytes   int64 // bytes in all, both ways; 0 is no limit
+	MaxRequest int64 // in bytes, per request; 0 is unlimited
+	MaxBytes   int64 // in bytes, in total, in both directions; 0 is unlimited
 	Rate       Rate
 
 	At Origin
 }
 
-// conditional reports whether r is about some requests of its places alone.
+// conditional reports whether r matches only some requests to its destinations.
 func (r Rule) conditional() bool { return r.Methods != nil || r.Paths != nil || r.Query != nil }
 
 // limited reports whether r limits single requests.
 func (r Rule) limited() bool { return r.MaxRequest != 0 || r.Rate != Rate{} }
 
-// hasHTTP reports whether requests have to be looked at to keep to r.
+// hasHTTP reports whether r can only be enforced by inspecting requests.
 func (r Rule) hasHTTP() bool { return r.conditional() || r.limited() }
 
-// short reports whether the short form says all of r.
+// short reports whether r can be written in the short form.
 func (r Rule) short() bool { return r.Name == "" && !r.hasHTTP() && r.MaxBytes == 0 }
 
 // PrivateSuffix ends a rule with Private in the short form.
 const PrivateSuffix = ",private"
 
-// where writes where r leads, as ParseRule reads it.
+// where returns r in the short form that ParseRule parses.
 func (r Rule) where() string {
 	var b strings.Builder
 	if r.Protocol == UDP || r.Denies && r.Protocol != "" {
@@ -122,12 +122,12 @@ func (r Rule) String() string {
 	}
 	text, err := r.MarshalJSON()
 	if err != nil {
-		return r.where() // strings, numbers and lists of them are always encoded
+		return r.where() // cannot happen: strings, numbers and lists of them can always be encoded
 	}
 	return string(text)
 }
 
-// MarshalJSON writes r as a policy's file has it.
+// MarshalJSON writes r as in a policy file.
 func (r Rule) MarshalJSON() ([]byte, error) {
 	if r.short() {
 		return marshal(r.where())
@@ -172,7 +172,7 @@ func (r Rule) mapping() any {
 	return m
 }
 
-// warning says what of r its writer may not have meant; "" is nothing.
+// warning returns a possible mistake in r, or "".
 func (r Rule) warning() string {
 	switch {
 	case r.Denies:

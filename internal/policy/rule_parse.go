@@ -9,9 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ParseRule reads a rule in its short form: "example.com", "*.example.com:443",
-// "10.0.0.0/8:5432,6000-6100", "udp://1.2.3.4:123", "[2001:db8::/32]:443". A name
-// that is allowed without ports is allowed at port 443. ",private" at the end is Rule.Private.
+// ParseRule parses a rule in its short form: "example.com", "*.example.com:443", "10.0.0.0/8:5432,6000-6100",
+// "udp://1.2.3.4:123", "[2001:db8::/32]:443". The default port of an allow rule for a name is 443. ",private" at the
+// end is Rule.Private.
 func ParseRule(s string, denies bool) (Rule, error) {
 	r := Rule{Denies: denies}
 	rest := s
@@ -63,7 +63,7 @@ func orHint(err error, hint string) string {
 	return hint
 }
 
-// place reads the name, address or range of addresses that r is about.
+// place parses the name, address or range of addresses of r.
 func (r *Rule) place(s string) (err error) {
 	addr, aerr := netip.ParseAddr(s)
 	switch {
@@ -92,7 +92,7 @@ func (r *Rule) place(s string) (err error) {
 	return nil
 }
 
-// parsePorts reads ports and ranges of them, and puts them in order.
+// parsePorts parses ports and ranges of ports, and sorts them.
 func parsePorts(list []string) (ports []Ports, err error) {
 	for _, s := range list {
 		low, high, isRange := strings.Cut(s, "-")
@@ -119,8 +119,7 @@ func parsePorts(list []string) (ports []Ports, err error) {
 	return joined, nil
 }
 
-// settle fills in what a rule that allows does not say, and refuses what makes no
-// sense together.
+// settle sets the defaults of an allow rule, and refuses settings that contradict each other.
 func (r *Rule) settle() error {
 	byName := !r.Host.IsZero()
 	switch {

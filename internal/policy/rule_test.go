@@ -61,13 +61,13 @@ func TestParseRule(t *testing.T) {
 		}
 	}
 	if got, err := ParseRule("a.example:443,private", true); err == nil {
-		t.Errorf("a rule denies %s", got)
+		t.Errorf("a deny rule for %s is accepted", got)
 	}
 	if got, err := ParseRequest("a.example:443,private"); err == nil {
-		t.Errorf("%s is a place", got)
+		t.Errorf("%s is accepted as a request", got)
 	}
 	if got, err := ParseRule("::ffff:10.0.0.1", true); err == nil {
-		t.Errorf("a rule denies %s", got)
+		t.Errorf("a deny rule for %s is accepted", got)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestRate_ParseAndCompare(t *testing.T) {
 			t.Fatalf("%s: %s, %v", s, r, err)
 		}
 		if i > 0 && last.compare(r) >= 0 || r.compare(Rate{}) >= 0 || (Rate{}).compare(r) <= 0 {
-			t.Errorf("%s is not above %s, or not below none", r, last)
+			t.Errorf("%s is not above %s, or not below the zero Rate", r, last)
 		}
 		last = r
 	}
@@ -121,12 +121,12 @@ func TestCleanPath_RefusesAmbiguousPaths(t *testing.T) {
 		"/a%252fb", "/a%25b", "/a%00", "/a\x00", "/a%0d%0ab", "/a;x=1", "/a%3bx", "/%", "/%zz", "/%ff", "/\xff", "/a%7f",
 	} {
 		if got, ok := cleanPath(in); ok {
-			t.Errorf("%q passes as %q", in, got)
+			t.Errorf("%q is accepted as %q", in, got)
 		}
 	}
 }
 
-// rules draws rules that meet each other often.
+// rules draws rules that often overlap.
 func rules(denies bool) *rapid.Generator[Rule] {
 	return rapid.Custom(func(t *rapid.T) Rule {
 		r := Rule{Denies: denies}
@@ -176,7 +176,7 @@ func TestRule_ShortFormRoundTrips(t *testing.T) {
 		}
 		again, err := ParseRule(r.String(), denies)
 		if err != nil || again.String() != r.String() {
-			t.Fatalf("%s reads as %s, %v", r, again, err)
+			t.Fatalf("%s is parsed as %s, %v", r, again, err)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func FuzzParseRule(f *testing.F) {
 			return
 		}
 		if again, err := ParseRule(r.String(), denies); err != nil || again.String() != r.String() {
-			t.Fatalf("%q reads as %s, which reads as %s, %v", s, r, again, err)
+			t.Fatalf("%q is parsed as %s, which is parsed as %s, %v", s, r, again, err)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// validator checks a file by the schema alone.
+// validator returns a function that checks a file by the schema alone.
 func validator(t *testing.T) func(text []byte) error {
 	t.Helper()
 	text, err := Schema()
@@ -53,12 +53,11 @@ func TestSchema_MatchesPublished(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the schema is not that of %s, %v; if it is to change, run this test with -update", name, err)
+		t.Errorf("the schema differs from %s, %v; to change it, run this test with -update", name, err)
 	}
 }
 
-// TestSchema_AgreesWithParser checks that the schema refuses what is wrong in its structure,
-// and accepts what is valid.
+// TestSchema_AgreesWithParser checks that the schema refuses structural errors, and accepts valid files.
 func TestSchema_AgreesWithParser(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
@@ -71,7 +70,7 @@ func TestSchema_AgreesWithParser(t *testing.T) {
 		if f := a.Files[i]; strings.HasPrefix(f.Name, "structure-") {
 			refused++
 			if valid(f.Data) == nil {
-				t.Errorf("the schema takes %s", f.Name)
+				t.Errorf("the schema accepts %s", f.Name)
 			}
 		}
 	}
@@ -87,8 +86,8 @@ func TestSchema_AgreesWithParser(t *testing.T) {
 	}
 }
 
-// TestSchema_AcceptsWhatParserAccepts checks that the schema accepts what is printed, and that
-// the parser refuses whatever the schema refuses of damaged documents.
+// TestSchema_AcceptsWhatParserAccepts checks that the schema accepts printed documents, and that the parser refuses all
+// damaged documents that the schema refuses.
 func TestSchema_AcceptsWhatParserAccepts(t *testing.T) {
 	t.Parallel()
 	valid := validator(t)
@@ -110,13 +109,13 @@ func TestSchema_AcceptsWhatParserAccepts(t *testing.T) {
 		}
 		if valid(text) != nil {
 			if _, err := Parse("x.yaml", text); err == nil {
-				t.Fatalf("the schema refuses %s, and the parser does not", text)
+				t.Fatalf("the schema refuses %s, but the parser does not", text)
 			}
 		}
 	})
 }
 
-// spoil changes something in v.
+// spoil changes a part of v.
 func spoil(t *rapid.T, v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// secrets are what the tokens of well-known services look like.
+// secrets are the patterns of tokens of well-known services.
 var secrets = sync.OnceValue(func() (all []lookalike) {
 	for _, one := range [][2]string{
 		{"an Anthropic API key", `sk-ant-[A-Za-z0-9_-]{20}`},
@@ -28,13 +28,13 @@ var secrets = sync.OnceValue(func() (all []lookalike) {
 	return all
 })
 
-// lookalike is what something of one kind looks like.
+// lookalike is the pattern of one kind of secret.
 type lookalike struct {
 	what string
 	form *regexp.Regexp
 }
 
-// secret says what kind of secret s looks like; "" is none.
+// secret returns the kind of secret that s looks like, or "".
 func secret(s string) string {
 	for _, one := range secrets() {
 		if one.form.MatchString(s) {

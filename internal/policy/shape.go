@@ -14,16 +14,16 @@ import (
 // schema is a JSON Schema.
 type schema map[string]any
 
-// shape is what may stand in one place of a file. How it is read and what the schema
-// says of it are made together, so that they cannot differ.
+// shape is what may be at one place of a file. The parser and the schema of a place are one value, so that they cannot
+// differ.
 type shape[T any] struct {
 	schema schema
 	want   string // for people: "a list"
 	fits   func(n *yaml.Node) bool
-	read   func(r *reader, n *yaml.Node) (T, bool) // n fits
+	read   func(r *reader, n *yaml.Node) (T, bool) // n must fit
 }
 
-// in reads n, or notes why it cannot.
+// in reads n, or reports a problem.
 func (s shape[T]) in(r *reader, n *yaml.Node) (v T, ok bool) {
 	if s.fits(n) {
 		return s.read(r, n)
@@ -42,7 +42,7 @@ func scalar(tags ...string) func(*yaml.Node) bool {
 	return func(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) }
 }
 
-// parsed is a shape whose text parse reads.
+// parsed is a shape whose values parse parses.
 func parsed[T any](want string, s schema, parse func(string) (T, error), tags ...string) shape[T] {
 	return shape[T]{s, want, scalar(tags...), func(r *reader, n *yaml.Node) (T, bool) {
 		v, err := parse(n.Value)
@@ -53,17 +53,17 @@ func parsed[T any](want string, s schema, parse func(string) (T, error), tags ..
 	}}
 }
 
-// text is a string that parse reads.
+// text is a string that parse parses.
 func text[T any](want string, parse func(string) (T, error)) shape[T] {
 	return parsed(want, schema{"type": "string"}, parse, "!!str")
 }
 
-// compiled gives a pattern when it is needed: most files use few of the keys.
+// compiled compiles a pattern on first use: most files use few of the keys.
 func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// matching demands that what s reads matches a pattern, which is in the schema.
+// matching requires the text of s to match a pattern, which is also in the schema.
 func matching[T any](s shape[T], pattern string) shape[T] {
 	s.schema["pattern"] = pattern
 	read, match := s.read, compiled(pattern)
@@ -78,7 +78,7 @@ func matching[T any](s shape[T], pattern string) shape[T] {
 	return s
 }
 
-// choice is one of some words.
+// choice is one of the given words.
 func choice[T ~string](words ...T) shape[T] {
 	var all []string
 	for _, w := range words {
@@ -111,7 +111,7 @@ func truth() shape[bool] {
 		}}
 }
 
-// whole is a whole number.
+// whole is a whole number from least to most.
 func whole(least, most int64) shape[int64] {
 	return shape[int64]{schema{"type": "integer", "minimum": least, "maximum": most}, "a whole number", scalar("!!int"),
 		func(r *reader, n *yaml.Node) (int64, bool) {
@@ -124,7 +124,7 @@ func whole(least, most int64) shape[int64] {
 		}}
 }
 
-// list is a list of what item is; least is how many there must be.
+// list is a list of items, at least as many as least.
 func list[T any](item shape[T], least int) shape[[]T] {
 	s := schema{"type": "array", "items": item.schema}
 	if least > 0 {
@@ -147,7 +147,7 @@ func list[T any](item shape[T], least int) shape[[]T] {
 		}}
 }
 
-// said adds its origin to what is read.
+// said adds the origin to a value.
 func said[T any](s shape[T]) shape[Said[T]] {
 	return shape[Said[T]]{s.schema, s.want, s.fits, func(r *reader, n *yaml.Node) (Said[T], bool) {
 		v, ok := s.read(r, n)
@@ -155,7 +155,7 @@ func said[T any](s shape[T]) shape[Said[T]] {
 	}}
 }
 
-// words is a mapping of any keys that match a pattern to values.
+// words is a mapping from arbitrary keys that match a pattern to values.
 func words[T any](pattern, what string, value shape[T]) shape[map[string]T] {
 	match := compiled(pattern)
 	s := schema{"type": "object", "additionalProperties": value.schema, "propertyNames": schema{"pattern": pattern}}
@@ -175,7 +175,7 @@ func words[T any](pattern, what string, value shape[T]) shape[map[string]T] {
 		}}
 }
 
-// either is what one or the other is; they fit different nodes.
+// either is a or b, which must fit different nodes.
 func either[T any](a, b shape[T]) shape[T] {
 	return shape[T]{schema{"anyOf": []any{a.schema, b.schema}}, a.want + " or " + b.want,
 		func(n *yaml.Node) bool { return a.fits(n) || b.fits(n) },
@@ -195,7 +195,7 @@ type field[T any] struct {
 	set    func(r *reader, to *T, n *yaml.Node) bool
 }
 
-// key is a field: doc says what it is, for people.
+// key returns a field; doc describes it, for users.
 func key[T, V any](name, doc string, s shape[V], set func(to *T, v V)) field[T] {
 	described := schema{"description": doc}
 	for k, v := range s.schema {
@@ -210,7 +210,7 @@ func key[T, V any](name, doc string, s shape[V], set func(to *T, v V)) field[T] 
 	}}
 }
 
-// object is a mapping of some keys, each at most once. start is what it begins with.
+// object is a mapping of the given keys, each at most once. start returns the initial value.
 func object[T any](start func(r *reader, n *yaml.Node) T, fields ...field[T]) shape[T] {
 	properties, needed, names := schema{}, []string{}, []string{}
 	for _, f := range fields {
@@ -251,7 +251,7 @@ func object[T any](start func(r *reader, n *yaml.Node) T, fields ...field[T]) sh
 		}}
 }
 
-// keys calls each for the keys of a mapping that are texts, each once.
+// keys calls each once for every key of a mapping that is a string.
 func (r *reader) keys(n *yaml.Node, each func(key, value *yaml.Node)) {
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {

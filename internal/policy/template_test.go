@@ -8,11 +8,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// commented are lines of a template that would say something without their #.
+// commented matches the lines of a template that are settings without their #.
 var commented = regexp.MustCompile(`(?m)^( *)# ( *(?:- .*|[A-Za-z]+:(?: [^ ]+| \[.*\])?)$)`)
 
-// TestTemplate_IsValid checks that a new file is valid, and that it stays so when its comments
-// are uncommented.
+// TestTemplate_IsValid checks that a new file is valid, and stays valid when its comments are uncommented.
 func TestTemplate_IsValid(t *testing.T) {
 	t.Parallel()
 	for _, presets := range [][]string{nil, {"pypi"}, {"npm", "github", "npm"}} {

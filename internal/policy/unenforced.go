@@ -6,7 +6,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// unenforcedHint is the way out of what Unenforced tells.
+// unenforcedHint is the hint for Unenforced settings.
 const unenforcedHint = "remove it; it is not enforced yet"
 
 // Unenforced returns the settings of p that are not enforced yet, with their origins, except built-in ones.
@@ -41,7 +41,7 @@ func (p Policy) Unenforced() Problems {
 	return out.sorted()
 }
 
-// unhideable says why p cannot be hidden; "" where it can.
+// unhideable returns why p cannot be hidden, or "".
 func (p Path) unhideable() string {
 	if p.text == "/" {
 		return "it is the whole root"

@@ -11,10 +11,10 @@ import (
 // param is the name of the parameter in links, and of the cookie.
 const param = "coppice_preview"
 
-// The ways in which a request was admitted.
+// How a request was admitted.
 const (
 	byNothing = iota
-	byLink    // a token in its query, to be exchanged for a cookie
+	byLink    // by a token in its query, which is exchanged for a cookie
 	byCookie
 	byCaller // by Options.Allow
 )
@@ -24,12 +24,12 @@ type admission struct {
 	by      int
 	sandbox string // id
 	expires int64  // of the link or cookie
-	expired bool   // it had a link or cookie that was good once
+	expired bool   // it had a link or cookie that has expired
 }
 
 // admit decides whether a request may be forwarded to the port of its host. tokens are those of its query. Without
-// credentials nothing is looked up, and whether the sandbox exists is not revealed to a caller without access. An
-// error is the engine's.
+// credentials no sandbox is looked up, and a caller without access does not learn whether the sandbox exists. An error
+// is the engine's.
 func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admission, error) {
 	shown := p.credentials(r, key, t.Port, tokens)
 	var may func(string) error
@@ -62,7 +62,7 @@ func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admi
 	return admission{expired: expired}, nil
 }
 
-// credentials returns the valid links and cookies of a request for this port, of any sandbox.
+// credentials returns the genuine links and cookies of a request for this port, of any sandbox, including expired ones.
 func (p *Proxy) credentials(r *http.Request, key Key, port int, tokens []string) (list []admission) {
 	now := p.opt.Now()
 	if upgrades(r) && !sameOrigin(r) {
@@ -70,15 +70,14 @@ func (p *Proxy) credentials(r *http.Request, key Key, port int, tokens []string)
 	}
 	by := byLink
 	if upgrades(r) {
-		by = byCookie // redirects are not followed here
+		by = byCookie // clients that upgrade do not follow redirects
 	}
 	for _, token := range tokens {
 		if c, good := key.read(token, forLink, port, now); c != (claim{}) {
 			list = append(list, admission{by: by, sandbox: c.sandbox, expires: c.expires, expired: !good})
 		}
 	}
-	// Another host below .localhost may have been able to set one of that name as
-	// well.
+	// Another host below .localhost may have set a cookie of the same name, so check all of them.
 	for _, cookie := range r.CookiesNamed(param) {
 		if c, good := key.read(cookie.Value, forCookie, port, now); c != (claim{}) {
 			list = append(list, admission{by: byCookie, sandbox: c.sandbox, expires: c.expires, expired: !good})
@@ -87,8 +86,7 @@ func (p *Proxy) credentials(r *http.Request, key Key, port int, tokens []string)
 	return list
 }
 
-// upgrades reports whether a request is for another protocol, as of a WebSocket,
-// which browsers let any page open.
+// upgrades reports whether a request is for another protocol, such as a WebSocket, which browsers let any page open.
 func upgrades(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }
 
 // sameOrigin reports whether a request comes from a page of its own host, or from no page.
@@ -187,7 +185,7 @@ func inToken(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~+/=", c) >= 0
 }
 
-// headerSize is how large the head of a request is.
+// headerSize returns the size of the head of a request, in bytes.
 func headerSize(r *http.Request) int {
 	n := len(r.RequestURI) + len(r.Host)
 	for name, values := range r.Header {
@@ -211,7 +209,7 @@ func clean(res *http.Response) error {
 	for _, c := range kept {
 		h.Add("Set-Cookie", c)
 	}
-	// They bind a browser to more than this answer: all ports of the name, for long.
+	// These headers bind a browser to more than this response: to all ports of the name, for a long time.
 	h.Del("Strict-Transport-Security")
 	h.Del("Alt-Svc")
 	return nil

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzTakeParam: nothing of ours is left in a query, and all else as it was.
+// FuzzTakeParam checks that no token is left in a query, and that the rest is unchanged.
 func FuzzTakeParam(f *testing.F) {
 	for _, s := range []string{"", "a=b", "coppice_preview=x", "a&coppice_preview=x&b=c;d", "coppice%5fpreview=x",
 		"coppice_preview", "%zz=1&coppice_preview=%zz", "&&=&"} {
@@ -22,8 +22,8 @@ func FuzzTakeParam(f *testing.F) {
 	})
 }
 
-// FuzzProxyHeaders checks that none of Coppice's cookies and tokens is forwarded to the
-// sandbox, whatever else is in the headers, and that no cookie for a wider domain is returned.
+// FuzzProxyHeaders checks that none of Coppice's cookies and tokens is forwarded to the sandbox, whatever else is in
+// the headers, and that no cookie for a wider domain is returned.
 func FuzzProxyHeaders(f *testing.F) {
 	for _, s := range [][3]string{
 		{"a=b; coppice_preview=x", "Bearer cpc_x", "a=b"},
@@ -39,12 +39,12 @@ func FuzzProxyHeaders(f *testing.F) {
 		r.Header.Set("Authorization", authorization)
 		withoutOurs(r.Header)
 		if len(r.CookiesNamed(param)) > 0 {
-			t.Errorf("%q goes in as %q", cookie, r.Header["Cookie"])
+			t.Errorf("%q is forwarded as %q", cookie, r.Header["Cookie"])
 		}
 		for _, word := range strings.FieldsFunc(r.Header.Get("Authorization"),
 			func(c rune) bool { return c == ' ' || c == ',' }) {
 			if strings.HasPrefix(word, tokenPrefix) {
-				t.Errorf("%q goes in", authorization)
+				t.Errorf("%q is forwarded", authorization)
 			}
 		}
 		res := &http.Response{Header: http.Header{"Set-Cookie": {set}}}
@@ -53,7 +53,7 @@ func FuzzProxyHeaders(f *testing.F) {
 		}
 		for _, c := range res.Cookies() {
 			if c.Name == param || c.Domain != "" {
-				t.Errorf("%q comes out", set)
+				t.Errorf("%q is returned", set)
 			}
 		}
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Key signs and checks. It is a secret.
+// Key is the secret key that tokens are signed with.
 type Key [32]byte
 
 // keyName is the file of the key in a home.
@@ -62,7 +62,7 @@ func readKey(path string) (k Key, err error) {
 	return k, nil
 }
 
-// makeKey writes a key unless there is one, atomically.
+// makeKey creates the file of the key atomically, unless it exists.
 func makeKey(home, path string) error {
 	var k Key
 	if _, err := rand.Read(k[:]); err != nil {
@@ -89,7 +89,7 @@ const (
 	forCookie = "cookie"
 )
 
-// maxToken is the longest token, in bytes.
+// maxToken is the maximum length of a token, in bytes.
 const maxToken = 256
 
 // claim is the content of a token: its holder may use one port of one sandbox until a time.

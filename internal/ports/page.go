@@ -25,7 +25,7 @@ func forbid(w http.ResponseWriter, r *http.Request, expired bool) {
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	to, _ := r.Context().Value(upstreamKey{}).(upstream)
 	if r.Context().Err() != nil && errors.Is(context.Cause(r.Context()), context.Canceled) {
-		return // the client has gone
+		return // the client disconnected
 	}
 	if errors.Is(context.Cause(r.Context()), errExpired) {
 		forbid(w, r, true)
@@ -49,7 +49,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// sentence makes a message one.
+// sentence turns a message into a sentence.
 func sentence(s string) string {
 	if s == "" {
 		return s
@@ -57,7 +57,7 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:] + "."
 }
 
-// page answers for the daemon itself: as HTML if the request accepts that, else as text.
+// page sends a page of the daemon itself: HTML if the request accepts that, else plain text.
 func page(w http.ResponseWriter, r *http.Request, code int, title, message, hint string) {
 	message, hint = line(message), line(hint)
 	h := w.Header()
@@ -86,11 +86,11 @@ func page(w http.ResponseWriter, r *http.Request, code int, title, message, hint
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write([]byte(body)) // the client may have gone
+		_, _ = w.Write([]byte(body)) // the client may have disconnected
 	}
 }
 
-// line makes a text one line without control characters.
+// line turns text into one line without control characters.
 func line(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {

@@ -1,5 +1,5 @@
-// Package ports serves the ports of sandboxes over HTTP: host names for ports, signed links that
-// expire, and a reverse proxy. It reaches sandboxes through its interface Engine.
+// Package ports serves the ports of sandboxes over HTTP: host names for ports, signed links that expire, and a reverse
+// proxy. It reaches sandboxes through its interface Engine.
 //
 // Each port has its own host, PORT--NAME.localhost, so that a browser isolates it from other sandboxes and from the
 // daemon's API. Access is decided before a request is forwarded: by a link, by the cookie that a link was exchanged
@@ -17,13 +17,13 @@ import (
 // domain is the parent domain of all ports. Browsers resolve it to the machine that they run on (RFC 6761, 6.3).
 const domain = ".localhost"
 
-// maxLabel is the longest label of a host name, in bytes.
+// maxLabel is the maximum length of a label of a host name, in bytes.
 const maxLabel = 63
 
 // Target is a port of a sandbox.
 type Target struct {
 	Port int
-	Name string // or id of the sandbox
+	Name string // name or ID of the sandbox
 }
 
 // IsPreview reports whether a Proxy answers a Host header: any name below ".localhost", even an invalid one.
@@ -84,7 +84,7 @@ func splitHost(host string) (name string, ok bool) {
 	return name, true
 }
 
-// parsePort reads a number of 1 to 65535 without sign or leading zeros.
+// parsePort parses a number from 1 to 65535 without sign or leading zeros.
 func parsePort(s string) (int, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return int(n), err == nil && n > 0 && s == strconv.FormatUint(n, 10)
@@ -101,7 +101,7 @@ func plain(name string) bool {
 	return name != ""
 }
 
-// overHost is the address of a host on a listener at addr, as browsers write it.
+// overHost returns host as browsers write it in URLs of a listener at addr.
 func overHost(host string, addr netip.AddrPort, secure bool) string {
 	if port := addr.Port(); port != 0 && (secure || port != 80) && (!secure || port != 443) {
 		return host + ":" + strconv.Itoa(int(port))

@@ -46,7 +46,7 @@ func TestParseHost(t *testing.T) {
 		}
 	}
 	if !IsPreview("a.b.localhost:80") {
-		t.Error("what is below localhost reaches the API")
+		t.Error("a host below localhost reaches the API")
 	}
 }
 
@@ -82,14 +82,14 @@ func FuzzParseHost(f *testing.F) {
 			return
 		}
 		if !IsPreview(host) {
-			t.Errorf("%q is parsed, and goes to the API", host)
+			t.Errorf("%q is parsed, but reaches the API", host)
 		}
 		if p.Port < 1 || p.Port > 65535 || !plain(p.Name) {
 			t.Errorf("%q: %+v", host, p)
 		}
 		bare, _, _ := strings.Cut(host, ":")
 		if Host(p.Port, p.Name, "") != lower(bare) {
-			t.Errorf("%q is read as %+v", host, p)
+			t.Errorf("%q is parsed as %+v", host, p)
 		}
 	})
 }
@@ -99,7 +99,7 @@ var (
 	someTime = time.Unix(1_800_000_000, 0)
 )
 
-// check reads a token that must be good for a use, a port and a sandbox.
+// check reads a token, and checks that it is for a use, a port and a sandbox.
 func (k Key) check(token string, want claim, now time.Time) (claim, bool) {
 	c, good := k.read(token, want.use, want.port, now)
 	if c.sandbox != want.sandbox {
@@ -116,7 +116,7 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("%+v %v", got, ok)
 	}
 	if got, ok := someKey.check(token, c, someTime.Add(time.Minute)); ok || got != c {
-		t.Errorf("an expired one: %+v %v", got, ok)
+		t.Errorf("an expired token: %+v %v", got, ok)
 	}
 	for name, want := range map[string]claim{
 		"another port":    {use: forLink, sandbox: c.sandbox, port: 3001},
@@ -124,11 +124,11 @@ func TestTokens(t *testing.T) {
 		"another use":     {use: forCookie, sandbox: c.sandbox, port: 3000},
 	} {
 		if _, ok := someKey.check(token, want, someTime); ok {
-			t.Errorf("it is good for %s", name)
+			t.Errorf("the token is valid for %s", name)
 		}
 	}
 	if _, ok := (Key{9}).check(token, c, someTime); ok {
-		t.Error("it is good with another key")
+		t.Error("the token is valid with another key")
 	}
 	for i := range token {
 		for _, by := range []byte{'0', 'A', '.', '=', '-', ' ', 0, 0xff} {
@@ -136,7 +136,7 @@ func TestTokens(t *testing.T) {
 				continue
 			}
 			if _, ok := someKey.check(token[:i]+string([]byte{by})+token[i+1:], c, someTime); ok {
-				t.Errorf("it is good with byte %d changed to %q", i, by)
+				t.Errorf("the token is valid with byte %d changed to %q", i, by)
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func TestTokens(t *testing.T) {
 		strings.Replace(token, "1.0123456789ab.3000.", "1.0123456789ab.3000.+", 1),
 		strings.Replace(token, ".3000.", ".03000.", 1)} {
 		if _, ok := someKey.check(bad, c, someTime); ok {
-			t.Errorf("%q is good", bad)
+			t.Errorf("%q is valid", bad)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add(someKey.sign(claim{use: forLink, sandbox: "0123456789ab", port: 3000, expires: 1}))
 	f.Fuzz(func(t *testing.T, token string) {
 		if got, ok := someKey.check(token, c, someTime); ok && someKey.sign(got) != token {
-			t.Errorf("%q is good", token)
+			t.Errorf("%q is valid, but not what sign returns", token)
 		}
 	})
 }
@@ -179,7 +179,7 @@ func TestLoadKey(t *testing.T) {
 		t.Errorf("%v, %v", b, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) != 0 {
-		t.Errorf("%q is left", left)
+		t.Errorf("left over: %q", left)
 	}
 	for name, spoil := range map[string]func() error{
 		"readable":  func() error { return os.Chmod(path, 0o644) },

@@ -22,22 +22,22 @@ import (
 
 // Engine finds and connects to sandboxes.
 type Engine interface {
-	// Identify returns ID and name of a sandbox, by either.
+	// Identify returns the ID and the name of a sandbox, by either.
 	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
 	// DialPort connects to a port that a process of the sandbox listens on.
 	DialPort(ctx context.Context, name string, port int) (net.Conn, error)
 }
 
-// Listener is where a Proxy is reached by HTTP.
+// Listener is the address at which clients reach a Proxy by HTTP.
 type Listener struct {
 	Addr   netip.AddrPort
-	Secure bool // uses TLS, or is behind a proxy that does
+	Secure bool // it uses TLS, or is behind a proxy that does
 }
 
 // Options configures a Proxy.
 type Options struct {
 	Engine Engine
-	// Home holds the key that links are signed with, which is made when it is needed.
+	// Home contains the key that links are signed with; it is created on first use.
 	Home string
 	// Allow returns, for a caller that the listener has authenticated with a bearer token, a function that checks
 	// access to the ports of a sandbox, by its ID: nil or an error. For any other caller it returns nil. If Allow is
@@ -46,10 +46,9 @@ type Options struct {
 	// Proved is called for each request with a valid link or cookie: its connection is then not anonymous. It may be
 	// nil.
 	Proved func(ctx context.Context)
-	// HeaderTimeout is how long a server in a sandbox may think before it answers; 0 is
-	// two minutes.
+	// HeaderTimeout is how long a server in a sandbox may take to send a response header; 0 is two minutes.
 	HeaderTimeout time.Duration
-	Now           func() time.Time // nil: time.Now
+	Now           func() time.Time // nil is time.Now
 }
 
 const (
@@ -61,17 +60,16 @@ const (
 	maxResponseHeader = 256 << 10
 )
 
-// Proxy is the http.Handler of all hosts that IsPreview speaks of. It may be used
-// from several goroutines.
+// Proxy is the http.Handler of all hosts for which IsPreview is true. It is safe for concurrent use.
 type Proxy struct {
 	opt   Options
 	tr    *http.Transport
 	proxy *httputil.ReverseProxy
 
-	served atomic.Pointer[Listener] // nil: nowhere
+	served atomic.Pointer[Listener] // nil until ServedAt
 
 	mu  sync.Mutex
-	key *Key // guarded by mu; nil: not loaded yet
+	key *Key // guarded by mu; nil until loaded
 }
 
 // New returns a Proxy; Options.Engine and Home are required. The caller must call Close when it is no longer used.
@@ -85,7 +83,7 @@ func New(opt Options) *Proxy {
 	p := &Proxy{opt: opt}
 	p.tr = &http.Transport{
 		DialContext: p.dial,
-		// Responses are forwarded as they are.
+		// Forward responses unchanged.
 		DisableCompression:     true,
 		ResponseHeaderTimeout:  opt.HeaderTimeout,
 		MaxResponseHeaderBytes: maxResponseHeader,
@@ -95,16 +93,16 @@ func New(opt Options) *Proxy {
 	}
 	p.proxy = &httputil.ReverseProxy{
 		Rewrite: p.rewrite, ModifyResponse: clean, ErrorHandler: p.failed, Transport: p.tr, FlushInterval: -1,
-		// A server in a sandbox could fill the daemon's log.
+		// The log is discarded: a server in a sandbox could fill the daemon's.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	return p
 }
 
-// ServedAt sets where the Proxy is reached, for links. No links can be made before.
+// ServedAt sets the address for links. No links can be created before.
 func (p *Proxy) ServedAt(l Listener) { p.served.Store(&l) }
 
-// secret returns the key.
+// secret returns the key, which it loads on first use.
 func (p *Proxy) secret() (Key, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +130,7 @@ func (p *Proxy) Before(next http.Handler) http.Handler {
 	})
 }
 
-// Preview makes a link to a port of a sandbox that is good for ttl; 0 is an hour.
+// Preview creates a link to a port of a sandbox that is valid for ttl; 0 is an hour.
 func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Duration) (wire.PreviewResult, error) {
 	var none wire.PreviewResult
 	if ttl == 0 {
@@ -174,7 +172,7 @@ func scheme(secure bool) string {
 	return "http"
 }
 
-// secure reports whether the browser that sent a request speaks TLS.
+// secure reports whether the browser that sent a request uses TLS.
 func (p *Proxy) secure(r *http.Request) bool {
 	l := p.served.Load()
 	return r.TLS != nil || l != nil && l.Secure
@@ -232,7 +230,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // errExpired is the cause that ends requests of an expired link.
 var errExpired = errors.New("the link has expired")
 
-// upstream is where a request goes.
+// upstream is the destination of a request.
 type upstream struct {
 	sandbox string // id
 	port    int
@@ -241,7 +239,7 @@ type upstream struct {
 
 type upstreamKey struct{}
 
-// pass lets the reverse proxy answer a request that was admitted.
+// pass forwards an admitted request.
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, to upstream) {
 	p.proxy.ServeHTTP(final{w}, r.WithContext(context.WithValue(r.Context(), upstreamKey{}, to)))
 }
@@ -267,7 +265,7 @@ func (p *Proxy) exchange(w http.ResponseWriter, r *http.Request, token string, u
 func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	to, _ := pr.In.Context().Value(upstreamKey{}).(upstream)
 	out := pr.Out
-	// The id and not the name: connections that are kept are found by it.
+	// The ID is used instead of the name because idle connections are pooled by it.
 	out.URL.Scheme, out.URL.Host, out.URL.RawQuery = "http", net.JoinHostPort(to.sandbox, strconv.Itoa(to.port)), to.query
 	out.Host = pr.In.Host
 	withoutOurs(out.Header)
@@ -288,10 +286,10 @@ func (p *Proxy) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	return p.opt.Engine.DialPort(ctx, sandbox, port)
 }
 
-// final is a ResponseWriter that drops informational responses, because clean does not see them.
+// final is a ResponseWriter that drops informational responses, because clean does not process them.
 type final struct{ http.ResponseWriter }
 
-// WriteHeader writes the header of an answer that is one.
+// WriteHeader writes the header of a final response.
 func (f final) WriteHeader(code int) {
 	if code >= 200 || code == http.StatusSwitchingProtocols {
 		f.ResponseWriter.WriteHeader(code)

@@ -21,23 +21,23 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// world is sandboxes whose ports are real servers, behind a Proxy on a real one.
+// world is a Proxy on a real server, with sandboxes whose ports are real servers.
 type world struct {
 	t     *testing.T
 	proxy *Proxy
 	front *httptest.Server
 	now   time.Time
 
-	proved atomic.Int64 // requests that showed something good
+	proved atomic.Int64 // calls of Options.Proved
 	asked  atomic.Int64 // calls of Identify
 
 	mu   sync.Mutex
-	back map[string]string // "id:port" to the address that is dialled; guarded by mu
+	back map[string]string // addresses to dial, by "id:port"; guarded by mu
 	fail error             // of each dial; guarded by mu
-	all  []string          // what was dialled; guarded by mu
+	all  []string          // dialled "id:port"; guarded by mu
 }
 
-// ids are the sandboxes of every world.
+// ids are the sandboxes of every world, by name.
 var ids = map[string]string{"box": "0123456789ab", "other": "ba9876543210"}
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
@@ -83,7 +83,7 @@ func (w *world) DialPort(ctx context.Context, name string, port int) (net.Conn, 
 	return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 }
 
-// serve puts a handler behind port 3000 of box.
+// serve serves port 3000 of box with a handler.
 func (w *world) serve(h http.HandlerFunc) {
 	back := httptest.NewServer(h)
 	w.t.Cleanup(back.Close)
@@ -96,7 +96,7 @@ func (w *world) at(addr string) {
 	w.back["0123456789ab:3000"] = addr
 }
 
-// raw puts a server of bytes there, which says text to whatever it is asked.
+// raw serves port 3000 of box with a server that answers every connection with text.
 func (w *world) raw(text string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -124,7 +124,7 @@ func (w *world) raw(text string) {
 
 const host = "3000--box.localhost"
 
-// request makes one for a host of ours; each of headers is "Name: value".
+// request returns a request to a host of the proxy; each of headers is "Name: value".
 func (w *world) request(method, host, path string, headers ...string) *http.Request {
 	w.t.Helper()
 	r, err := http.NewRequest(method, w.front.URL+path, nil)
@@ -139,7 +139,7 @@ func (w *world) request(method, host, path string, headers ...string) *http.Requ
 	return r
 }
 
-// answer is one without its body.
+// answer is a response without its body.
 type answer struct {
 	StatusCode int
 	Header     http.Header
@@ -148,7 +148,7 @@ type answer struct {
 
 func (a answer) Cookies() []*http.Cookie { return a.cookies }
 
-// do sends it and gives the answer and its body.
+// do sends a request and returns the answer and its body.
 func (w *world) do(r *http.Request) (answer, string) {
 	w.t.Helper()
 	res, err := http.DefaultTransport.RoundTrip(r)
@@ -165,7 +165,7 @@ func (w *world) get(path string, headers ...string) (answer, string) {
 	return w.do(w.request("GET", host, path, headers...))
 }
 
-// link makes a link, as the query of one.
+// link creates a link, and returns its query.
 func (w *world) link(name string, port int, ttl time.Duration) string {
 	w.t.Helper()
 	p, err := w.proxy.Preview(w.t.Context(), name, port, ttl)
@@ -179,7 +179,7 @@ func (w *world) link(name string, port int, ttl time.Duration) string {
 	return u.RawQuery
 }
 
-// cookie exchanges a link for a cookie, as the line of a header.
+// cookie exchanges a link for a cookie, and returns a Cookie header line.
 func (w *world) cookie() string {
 	w.t.Helper()
 	res, body := w.get("/?" + w.link("box", 3000, 0))
@@ -213,7 +213,7 @@ func TestPreviewLink_BecomesCookie(t *testing.T) {
 			t.Errorf("%s: %d %v", path, res.StatusCode, to)
 		}
 		if want := strings.ReplaceAll(path, "\\", "%5C"); to.EscapedPath() != want {
-			t.Errorf("%s leads to %s", path, to.EscapedPath())
+			t.Errorf("%s redirects to %s", path, to.EscapedPath())
 		}
 		c := res.Cookies()
 		if len(c) != 1 || c[0].Name != param || !c[0].HttpOnly || c[0].SameSite != http.SameSiteLaxMode || c[0].Path != "/" ||
@@ -235,7 +235,7 @@ func TestPreviewLink_BecomesCookie(t *testing.T) {
 func TestPreview_RefusesUnauthorized(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("it reached the sandbox") })
+	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("the request reached the sandbox") })
 	link := w.link("box", 3000, time.Minute)
 	token := strings.TrimPrefix(link, param+"=")
 	foreign, port := w.link("other", 3000, time.Minute), w.link("box", 3001, time.Minute)
@@ -249,22 +249,22 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 	_, forgedQuery, _ := strings.Cut(forged.URL, "?")
 	w.proved.Store(0)
 	for name, r := range map[string]*http.Request{
-		"nothing":                     w.request("GET", host, "/"),
-		"a forged link":               w.request("GET", host, "/?"+forgedQuery),
-		"a link of another sandbox":   w.request("GET", host, "/?"+foreign),
-		"a link of another port":      w.request("GET", host, "/?"+port),
-		"a link to this at another":   w.request("GET", "3001--box.localhost", "/?"+link),
-		"a link to this elsewhere":    w.request("GET", "3000--other.localhost", "/?"+link),
-		"a link at no sandbox":        w.request("GET", "3000--none.localhost", "/?"+link),
-		"a link as a cookie":          w.request("GET", host, "/", "Cookie: "+param+"="+token),
-		"a cookie as a link":          w.request("GET", host, "/?"+strings.TrimPrefix(cookie, "Cookie: ")),
-		"a cookie at another port":    w.request("GET", "3001--box.localhost", "/", cookie),
-		"a cookie at another sandbox": w.request("GET", "3000--other.localhost", "/", cookie),
-		"a bearer nobody knows":       w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
-		"a link in a header":          w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
-		"a WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket",
+		"nothing":                      w.request("GET", host, "/"),
+		"a forged link":                w.request("GET", host, "/?"+forgedQuery),
+		"a link of another sandbox":    w.request("GET", host, "/?"+foreign),
+		"a link of another port":       w.request("GET", host, "/?"+port),
+		"a link at another port":       w.request("GET", "3001--box.localhost", "/?"+link),
+		"a link at another sandbox":    w.request("GET", "3000--other.localhost", "/?"+link),
+		"a link at an unknown sandbox": w.request("GET", "3000--none.localhost", "/?"+link),
+		"a link as a cookie":           w.request("GET", host, "/", "Cookie: "+param+"="+token),
+		"a cookie as a link":           w.request("GET", host, "/?"+strings.TrimPrefix(cookie, "Cookie: ")),
+		"a cookie at another port":     w.request("GET", "3001--box.localhost", "/", cookie),
+		"a cookie at another sandbox":  w.request("GET", "3000--other.localhost", "/", cookie),
+		"an unknown bearer token":      w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
+		"a link in a header":           w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
+		"WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket",
 			"Origin: http://3000--other.localhost"),
-		"one of no page at all": w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket",
+		"a WebSocket from no page": w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket",
 			"Origin: null"),
 	} {
 		res, body := w.do(r)
@@ -280,7 +280,7 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 		w.get("/?"+forgedQuery, headers...)
 	}
 	if n := w.asked.Load(); n != 0 {
-		t.Errorf("%d sandboxes were looked up for strangers", n)
+		t.Errorf("%d sandboxes were looked up without credentials", n)
 	}
 	w.now = w.now.Add(2 * time.Hour)
 	for name, r := range map[string]*http.Request{"link": w.request("GET", host, "/?"+link),
@@ -290,7 +290,7 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 		}
 	}
 	if n := w.proved.Load(); n != 0 {
-		t.Errorf("%d strangers are none", n)
+		t.Errorf("%d requests counted as proved", n)
 	}
 	if w.mu.Lock(); len(w.all) != 0 {
 		t.Errorf("%q was dialled", w.all)
@@ -298,7 +298,7 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 	w.mu.Unlock()
 }
 
-// TestPreviewLink_ExpiryEndsStreams covers streams and WebSockets that were opened by the link.
+// TestPreviewLink_ExpiryEndsStreams covers streams and WebSockets that were opened with the link.
 func TestPreviewLink_ExpiryEndsStreams(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -354,7 +354,7 @@ func TestHostileHosts(t *testing.T) {
 	w := newWorld(t, func(o *Options) {
 		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
 	})
-	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("it reached the sandbox") })
+	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("the request reached the sandbox") })
 	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box.localhost:99999", "a.3000--box.localhost",
 		"03000--box.localhost", "0--box.localhost", "3000--box.LOCALHOST:x"} {
 		if res, body := w.do(w.request("GET", host, "/")); res.StatusCode != http.StatusBadRequest ||
@@ -362,7 +362,7 @@ func TestHostileHosts(t *testing.T) {
 			t.Errorf("%s: %d %q", host, res.StatusCode, body)
 		}
 	}
-	// the listener's guard knows them
+	// The guard of the listener handles these hosts.
 	for _, host := range []string{"localhost", "127.0.0.1", "3000--box.localhost.example.com", "3000--box.localhost."} {
 		if _, body := w.do(w.request("GET", host, "/")); body != "the API" {
 			t.Errorf("%s: %q", host, body)
@@ -397,14 +397,14 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 		code    int
 	}{
 		"a token":                 {[]string{good}, 200},
-		"a bad one":               {[]string{"Authorization: Bearer cpc_bad"}, 403},
+		"a bad token":             {[]string{"Authorization: Bearer cpc_bad"}, 403},
 		"from a page of the port": {[]string{good, "Origin: http://" + host, "Sec-Fetch-Site: same-origin"}, 200},
 		"from another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
 		"from another origin": {[]string{good, "Origin: http://3000--other.localhost"}, 403},
-		"to be shown, from elsewhere": {
+		"navigation from another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
-		"to be framed, from elsewhere": {
+		"frame in another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, 403},
 	} {
 		if res, body := w.get("/", c.headers...); res.StatusCode != c.code {
@@ -415,7 +415,7 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 		t.Errorf("another sandbox: %d", res.StatusCode)
 	}
 	if res, _ := w.do(w.request("GET", "3000--0123456789ab.localhost", "/", good)); res.StatusCode != 200 {
-		t.Errorf("by its id: %d", res.StatusCode)
+		t.Errorf("by its ID: %d", res.StatusCode)
 	}
 }
 
@@ -432,7 +432,7 @@ func TestProxy_CleansRequest(t *testing.T) {
 		"X-Forwarded-For: 1.2.3.4", "X-Forwarded-Host: evil", "X-Forwarded-Proto: https", "Forwarded: for=1.2.3.4",
 		"Sec-WebSocket-Protocol: cpc_secret", "X-Own: kept", "Connection: X-Hop", "X-Hop: gone"))
 	if got == nil {
-		t.Fatal("nothing came")
+		t.Fatal("no request arrived")
 	}
 	if got.Host != at || got.RequestURI != "/p?a=%zz&b=1;c" {
 		t.Errorf("%s %s", got.Host, got.RequestURI)
@@ -471,7 +471,7 @@ func TestProxy_CleansResponse(t *testing.T) {
 	if res.Header.Get("Strict-Transport-Security")+res.Header.Get("Alt-Svc") != "" {
 		t.Errorf("%v", res.Header)
 	}
-	// Whatever came before it.
+	// Nothing precedes the final response.
 	conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -626,12 +626,12 @@ func TestProxy_SharesNoConnections(t *testing.T) {
 	for range 3 {
 		for name := range ids {
 			if _, body := w.do(w.request("GET", "80--"+name+".localhost", "/")); body != name {
-				t.Errorf("%s answers for %s", body, name)
+				t.Errorf("the server of %s answered for %s", body, name)
 			}
 		}
 	}
 	if len(w.all) != 2 {
-		t.Errorf("connections are not kept: %q", w.all)
+		t.Errorf("connections are not reused: %q", w.all)
 	}
 }
 
@@ -644,11 +644,11 @@ func TestPreviewLink_RefusesInvalidRequests(t *testing.T) {
 		ttl  time.Duration
 		kind fault.Kind
 	}{
-		"no sandbox":   {"none", 80, 0, fault.NotFound},
-		"port 0":       {"box", 0, 0, fault.Invalid},
-		"a large port": {"box", 65536, 0, fault.Invalid},
-		"for ever":     {"box", 80, 8 * 24 * time.Hour, fault.Invalid},
-		"for no time":  {"box", 80, -1, fault.Invalid},
+		"unknown sandbox":     {"none", 80, 0, fault.NotFound},
+		"port 0":              {"box", 0, 0, fault.Invalid},
+		"a large port":        {"box", 65536, 0, fault.Invalid},
+		"a long lifetime":     {"box", 80, 8 * 24 * time.Hour, fault.Invalid},
+		"a negative lifetime": {"box", 80, -1, fault.Invalid},
 	} {
 		if p, err := w.proxy.Preview(t.Context(), c.box, c.port, c.ttl); !fault.Is(err, c.kind) || fault.HintOf(err) == "" &&
 			c.kind == fault.Invalid {

@@ -4,5 +4,5 @@ package program
 
 import "embed"
 
-// files has no programs: this build finds them in a directory.
+// files is empty: this build finds the programs in a directory.
 var files embed.FS

@@ -17,9 +17,8 @@ import (
 
 const path = "github.com/coppice-dev/coppice"
 
-// TestInstall_FindsTheHelpersOfItsVersion installs two versions of all programs as users do,
-// go install github.com/coppice-dev/coppice/cmd/...@VERSION, from a module proxy that has this
-// checkout as both.
+// TestInstall_FindsTheHelpersOfItsVersion installs two versions of all programs as users do, with go install
+// github.com/coppice-dev/coppice/cmd/...@VERSION, from a module proxy that serves this checkout as both.
 func TestInstall_FindsTheHelpersOfItsVersion(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs full-run: everything is compiled twice")
@@ -51,18 +50,18 @@ func TestInstall_FindsTheHelpersOfItsVersion(t *testing.T) {
 	if out, err := probe("v0.0.2"); err == nil ||
 		!strings.Contains(out, "coppice-init has version v0.0.1, but this program has v0.0.2") ||
 		!strings.Contains(out, "go install") {
-		t.Errorf("with that of another version: %v: %s", err, out)
+		t.Errorf("with a helper of another version: %v: %s", err, out)
 	}
 	if err := os.Remove(helper); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := probe("v0.0.2"); err == nil || !strings.Contains(out, "helper program coppice-init not found") ||
 		!strings.Contains(out, "go install") {
-		t.Errorf("without: %v: %s", err, out)
+		t.Errorf("without the helper: %v: %s", err, out)
 	}
 }
 
-// publish puts this checkout into a module proxy on disk (go.dev/ref/mod, GOPROXY protocol).
+// publish adds this checkout to a module proxy on disk (go.dev/ref/mod, GOPROXY protocol).
 func publish(t *testing.T, proxy, version string) {
 	t.Helper()
 	root, err := filepath.Abs("../..")

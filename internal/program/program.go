@@ -1,14 +1,12 @@
 //go:build linux
 
-// Package program finds the helper programs with which the daemon runs sandboxes, and which
-// users never start themselves: Init, Gate and Sentry, built from cmd/coppice-init,
-// cmd/coppice-gate and cmd/coppice-sentry. They are separate programs so that a process in or
-// around a sandbox contains no more code than it needs.
+// Package program finds the helper programs with which the daemon runs sandboxes, and which users never start
+// themselves: Init, Gate and Sentry, built from cmd/coppice-init, cmd/coppice-gate and cmd/coppice-sentry. They are
+// separate programs so that a process in or around a sandbox contains no more code than it needs.
 //
-// A release embeds them: `make build` compresses them into the coppice program (build tag
-// embed), which unpacks each one once into a file that is named by its digest. A program
-// that was built otherwise, as by go install, finds them in a directory, and refuses those of
-// another version.
+// A release embeds them: `make build` compresses them into the coppice program (build tag embed), which unpacks each
+// one once into a file that is named by its digest. A program built otherwise, as by go install, finds them in a
+// directory, and refuses those of another version.
 //
 // Packages box and daemon import it.
 package program
@@ -51,17 +49,16 @@ type Set struct {
 	open map[Name]*os.File // guarded by mu
 }
 
-// New returns the programs of this build. Those that are embedded are unpacked into the
-// directory unpacked, which is made when it is needed; no other user may write there. All
-// others are those of the directory beside; if it is "", that of the running program.
+// New returns the programs of this build. Embedded programs are unpacked into the directory unpacked, which is created
+// when needed; no other user may write there. Other programs are in the directory beside, or, if it is "", in that of
+// the running program.
 func New(unpacked, beside string) *Set {
 	return &Set{embedded: files, unpacked: unpacked, beside: beside, open: map[Name]*os.File{}}
 }
 
-// File returns the program, open for reading and verified. It is executed through its
-// descriptor (/proc/self/fd), so that what runs is what was verified. The Set owns the file,
-// which stays open until Close. An Unsupported fault says which program is missing or of
-// another version, and how to install it.
+// File returns the program, open for reading and verified. It is executed through its descriptor (/proc/self/fd), so
+// that the executed file is the verified one. The Set owns the file, which stays open until Close. An Unsupported fault
+// says which program is missing or of another version, and how to install it.
 func (s *Set) File(name Name) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,11 +79,11 @@ func (s *Set) File(name Name) (*os.File, error) {
 	return f, nil
 }
 
-// aboveGiven is more than the number of descriptors that any child process is given.
+// aboveGiven is more than the number of descriptors passed to any child process.
 const aboveGiven = 16
 
-// Executable returns f with a descriptor that a child process still has when it executes
-// Path(f): the low numbers are those of the files that the child is given. It closes f.
+// Executable returns f with a descriptor that a child process still has when it executes Path(f): the low numbers are
+// used for the files passed to the child. It closes f.
 func Executable(f *os.File) (*os.File, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, aboveGiven)
@@ -96,10 +93,10 @@ func Executable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// Guard returns a duplicate of f, to be passed in its place to a child that executes Path(exe).
-// Before the child executes, package syscall moves its files out of each other's way, to the
-// numbers above the highest of them, and replaces what is open there (go.dev/issue/61751). So
-// one of the files must have a number above that of exe: this one has. The caller closes it.
+// Guard returns a duplicate of f, to be passed in its place to a child that executes Path(exe). Before the child
+// executes, package syscall moves the files that it passes to numbers above the highest of them, and replaces what is
+// open there (go.dev/issue/61751). So one of the files must have a number above that of exe: the duplicate has. The
+// caller closes it.
 func Guard(exe, f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, int(exe.Fd())+1)
 	if err != nil {
@@ -108,11 +105,11 @@ func Guard(exe, f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// Path is the path by which a child process executes f, a file of Executable. One of the files
-// passed to the child is that of Guard. The caller keeps f open until the child has executed it.
+// Path returns the path by which a child process executes f, a file of Executable. One of the files passed to the child
+// must be from Guard. The caller keeps f open until the child has executed it.
 func Path(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// Close closes all files. Processes that run from them run on.
+// Close closes all files. Processes that run from them continue.
 func (s *Set) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +147,8 @@ func (s *Set) find(name Name) (*os.File, error) {
 	return f, nil
 }
 
-// check refuses a file that is not the helper program name of our own version, or that another
-// user may have put there.
+// check refuses a file that is not the helper program name of this program's version, or that another user may have put
+// there.
 func check(f *os.File, name Name) error {
 	if err := private(f); err != nil {
 		return err
@@ -159,12 +156,12 @@ func check(f *os.File, name Name) error {
 	if err := isProgram(f, name); err != nil {
 		return err
 	}
-	own, _ := debug.ReadBuildInfo() // a program that was built without modules has none
+	own, _ := debug.ReadBuildInfo() // a program that was built without modules has no build information
 	return sameVersion(f, versionOf(own))
 }
 
-// private refuses a file that every user may write to, or replace in its directory. The owner of
-// the directory, and its group, may replace the program that runs now as well.
+// private refuses a file that any user may write to, or replace in its directory. The owner of the directory, and its
+// group, are trusted: they may also replace the running program.
 func private(f *os.File) error {
 	for _, path := range []string{Path(f), filepath.Dir(f.Name())} {
 		var st unix.Stat_t
@@ -179,6 +176,6 @@ func private(f *os.File) error {
 	return nil
 }
 
-// install is how all programs of one version are had.
+// install is the hint for getting all programs of one version.
 const install = "install all programs of one version: go install github.com/coppice-dev/coppice/cmd/...@VERSION; or " +
 	"use a release, which contains them"

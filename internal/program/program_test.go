@@ -22,7 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// built returns a build's embedded files: each program is a shell script that prints text.
+// built returns the embedded files of a build whose programs are shell scripts that print text.
 func built(t *testing.T, text string) (fstest.MapFS, []byte) {
 	t.Helper()
 	program := []byte("#!/bin/sh\necho " + text + "\n")
@@ -43,7 +43,7 @@ func built(t *testing.T, text string) (fstest.MapFS, []byte) {
 	return files, program
 }
 
-// set returns a Set of embedded files.
+// set returns a Set with embedded files.
 func set(t *testing.T, files fstest.MapFS, dir string) *Set {
 	t.Helper()
 	s := New(dir, "")
@@ -52,7 +52,7 @@ func set(t *testing.T, files fstest.MapFS, dir string) *Set {
 	return s
 }
 
-// says executes a program of a Set, and returns what it prints.
+// says executes a program of a Set, and returns its output.
 func says(t *testing.T, s *Set, name Name) string {
 	t.Helper()
 	f, err := s.File(name)
@@ -60,10 +60,10 @@ func says(t *testing.T, s *Set, name Name) string {
 		t.Fatal(err)
 	}
 	if f.Fd() < aboveGiven {
-		t.Errorf("descriptor %d is one that a child is given", f.Fd())
+		t.Errorf("descriptor %d is in the range of a child's files", f.Fd())
 	}
 	cmd := exec.Command(Path(f))
-	cmd.ExtraFiles = []*os.File{f} // the interpreter opens it by its number once more
+	cmd.ExtraFiles = []*os.File{f} // the interpreter opens it again by its number
 	cmd.Path = "/proc/self/fd/3"
 	out, err := cmd.Output()
 	if err != nil {
@@ -78,7 +78,7 @@ func TestFile_UnpacksOnce(t *testing.T) {
 	files, _ := built(t, "one")
 	for range 2 {
 		if got := says(t, set(t, files, dir), Init); got != "one" {
-			t.Errorf("it says %q", got)
+			t.Errorf("it prints %q", got)
 		}
 	}
 	entries, err := os.ReadDir(dir)
@@ -90,9 +90,8 @@ func TestFile_UnpacksOnce(t *testing.T) {
 	}
 }
 
-// A daemon that is killed while it unpacks leaves a part of a program.
-// A child's files may have any numbers: its program runs also where the highest is the number
-// just below that of the program, or any other.
+// TestGuard_KeepsTheProgramInPlace checks that a program runs whatever numbers the files of its child have, also if the
+// highest is just below that of the program.
 func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
 	own, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -116,13 +115,13 @@ func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
 		}
 		taken = append(taken, f)
 	}
-	// Two low numbers are free for the pipe by which package syscall hears of a failure.
+	// Two low numbers are free for the pipe by which package syscall learns of a failure.
 	taken[0].Close()
 	taken[1].Close()
 	taken = taken[2:]
 	start := func(f *os.File, given int) error {
 		files := slices.Repeat([]uintptr{f.Fd()}, given)
-		attr := &syscall.ProcAttr{Files: files, Env: os.Environ()} // with GORACE: it need not wait before it ends
+		attr := &syscall.ProcAttr{Files: files, Env: os.Environ()} // with GORACE, to exit without a delay
 		pid, err := syscall.ForkExec(Path(exe), []string{"program.test", "-test.run=^$"}, attr)
 		if err != nil {
 			return err
@@ -132,7 +131,7 @@ func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
 			return err
 		}
 		if ended != 0 {
-			return fmt.Errorf("the program ended with %#x", ended)
+			return fmt.Errorf("the program exited with %#x", ended)
 		}
 		return nil
 	}
@@ -150,17 +149,18 @@ func TestGuard_KeepsTheProgramInPlace(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := start(guard, given); err != nil {
-				t.Errorf("%d files, of number %d, the program has number %d: %v", given, f.Fd(), exe.Fd(), err)
+				t.Errorf("%d files with number %d, program with number %d: %v", given, f.Fd(), exe.Fd(), err)
 			}
 			guard.Close()
 		}
 	}
 	if lost == 0 {
-		t.Error("no start without a guard lost the program: Guard is not needed any more")
+		t.Error("no start without a guard lost the program: Guard is no longer needed")
 	}
 }
 
-// What was just unpacked can be executed, whatever else the process starts meanwhile.
+// TestFile_IsNotBusy checks that a program that was just unpacked can be executed, whatever else the process starts
+// meanwhile.
 func TestFile_IsNotBusy(t *testing.T) {
 	t.Parallel()
 	files, _ := built(t, "unpacked")
@@ -183,13 +183,14 @@ func TestFile_IsNotBusy(t *testing.T) {
 	}
 	for range 100 {
 		if got := says(t, set(t, files, filepath.Join(t.TempDir(), "programs")), Init); got != "unpacked" {
-			t.Errorf("it says %q", got)
+			t.Errorf("it prints %q", got)
 		}
 	}
 	close(done)
 	others.Wait()
 }
 
+// TestFile_ReplacesUnfinishedFiles covers a daemon that was killed while it unpacked a program.
 func TestFile_ReplacesUnfinishedFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -201,7 +202,7 @@ func TestFile_ReplacesUnfinishedFiles(t *testing.T) {
 		}
 	}
 	if got := says(t, set(t, files, dir), Init); got != "one" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
 		t.Errorf("%v, %v", names, err)
@@ -224,7 +225,7 @@ func TestFile_ReplacesModifiedFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := says(t, set(t, files, dir), Gate); got != "one" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	if got, err := os.ReadFile(names[0]); err != nil || !bytes.Equal(got, program) {
 		t.Errorf("%q, %v", got, err)
@@ -240,10 +241,10 @@ func TestFile_RemovesOtherBuilds(t *testing.T) {
 	says(t, before, Sentry)
 	files, _ := built(t, "new")
 	if got := says(t, set(t, files, dir), Init); got != "new" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	if got := says(t, before, Init); got != "old" {
-		t.Errorf("the file that is open says %q", got)
+		t.Errorf("the open file prints %q", got)
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(names) != 2 ||
@@ -252,8 +253,8 @@ func TestFile_RemovesOtherBuilds(t *testing.T) {
 	}
 }
 
-// TestFile_KeepsProgramsOfOtherHomes checks that a home removes only its own programs, even if
-// its path has the characters of a pattern.
+// TestFile_KeepsProgramsOfOtherHomes checks that a home removes only its own programs, even if its path contains the
+// characters of a pattern.
 func TestFile_KeepsProgramsOfOtherHomes(t *testing.T) {
 	t.Parallel()
 	homes := t.TempDir()
@@ -261,7 +262,7 @@ func TestFile_KeepsProgramsOfOtherHomes(t *testing.T) {
 	for _, home := range []string{"gone", "g[a-z]*", "g*"} {
 		dir := filepath.Join(homes, home)
 		if got := says(t, set(t, files, dir), Init); got != "one" {
-			t.Errorf("it says %q", got)
+			t.Errorf("it prints %q", got)
 		}
 		if err := os.WriteFile(filepath.Join(dir, string(Init)+"-of-before"), nil, 0o500); err != nil {
 			t.Fatal(err)
@@ -282,20 +283,20 @@ func TestFile_RefusesDamagedEmbeddedProgram(t *testing.T) {
 	other, _ := built(t, "other")
 	files["embedded/coppice-init.gz"] = other["embedded/coppice-init.gz"]
 	if _, err := set(t, files, t.TempDir()).File(Init); !fault.Is(err, fault.Unavailable) {
-		t.Errorf("another program than its digest says: %v", err)
+		t.Errorf("a program with another digest: %v", err)
 	}
 	files["embedded/coppice-init.gz"] = &fstest.MapFile{Data: []byte("rubbish")}
 	if _, err := set(t, files, t.TempDir()).File(Init); err == nil {
-		t.Error("what cannot be unpacked is given")
+		t.Error("a program that cannot be unpacked is returned")
 	}
 	delete(files, "embedded/coppice-gate.gz")
 	if _, err := set(t, files, t.TempDir()).File(Gate); err == nil {
-		t.Error("what is missing is given")
+		t.Error("a missing program is returned")
 	}
 }
 
-// TestFile_UsesMemoryOnNoexec covers a home on a file system without execution: programs are
-// in memory then, and cannot be changed.
+// TestFile_UsesMemoryOnNoexec covers a home on a file system that is mounted noexec: programs are in memory then, and
+// cannot be changed.
 func TestFile_UsesMemoryOnNoexec(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -310,7 +311,7 @@ func TestFile_UsesMemoryOnNoexec(t *testing.T) {
 	files, program := built(t, "one")
 	s := set(t, files, dir)
 	if got := says(t, s, Init); got != "one" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	f, err := s.File(Init)
 	if err != nil {
@@ -318,7 +319,7 @@ func TestFile_UsesMemoryOnNoexec(t *testing.T) {
 	}
 	if w, err := os.OpenFile(Path(f), os.O_WRONLY, 0); err == nil {
 		if _, err = w.Write(program); err == nil {
-			t.Error("it can be written")
+			t.Error("the program can be written to")
 		}
 		w.Close()
 	}
@@ -341,7 +342,7 @@ func TestFile_FindsProgramsBeside(t *testing.T) {
 	if _, err := s.File(Init); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 		t.Errorf("another program: %v", err)
 	}
-	self, err := os.ReadFile("/proc/self/exe") // of the same module
+	self, err := os.ReadFile("/proc/self/exe") // a program of the same module
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +361,7 @@ func TestFile_FindsProgramsBeside(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := s.File(Init); !fault.Is(err, fault.Denied) || !strings.Contains(fault.HintOf(err), "chmod o-w") {
-			t.Errorf("where every user may write: %v", err)
+			t.Errorf("in a world-writable directory: %v", err)
 		}
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)

@@ -19,12 +19,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// errNotEmbedded says that a program is not in this build.
+// errNotEmbedded is the error for a program that this build does not contain.
 var errNotEmbedded = errors.New("not embedded")
 
-// unpack opens the embedded program in the directory of unpacked programs. If it is not there
-// yet, or differs from what was embedded, it is written there. Where the directory is on a
-// file system from which nothing is executed, the program is a sealed file in memory instead.
+// unpack opens the embedded program in the directory of unpacked programs. If it is not there, or has another digest,
+// it is written there first. If that file system is mounted noexec, the result is a sealed file in memory instead.
 func (s *Set) unpack(name Name) (*os.File, error) {
 	dir := s.unpacked
 	digest, err := s.digestOf(name)
@@ -80,7 +79,7 @@ func (s *Set) digestOf(name Name) (string, error) {
 	return "", fault.New(fault.Internal, "no embedded digest of %s", name).WithHint("rebuild it: make build")
 }
 
-// verify reads f, and refuses it if its digest is another one.
+// verify reads f, and returns an error if it has another digest.
 func verify(f *os.File, digest string) error {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, 1<<62)); err != nil {
@@ -93,11 +92,11 @@ func verify(f *os.File, digest string) error {
 	return nil
 }
 
-// write puts an embedded program at path, at once and durably. Every user may
-// execute it: init starts with ids that the sandbox has to itself.
+// write stores an embedded program at path, atomically and durably. Every user may execute it: init starts with ids
+// that only its sandbox has.
 func (s *Set) write(path string, name Name) error {
 	unfinished := path + ".new"
-	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a daemon that was killed
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a daemon that was killed
 		return err
 	}
 	err := s.writeNew(unfinished, name)
@@ -113,9 +112,9 @@ func (s *Set) write(path string, name Name) error {
 	return err
 }
 
-// writeNew writes an embedded program to a new file. Nothing is forked until the file is closed:
-// until its execve, a child would hold the descriptor open for writing, and the program could not
-// be executed (ETXTBSY, go.dev/issue/22315).
+// writeNew writes an embedded program to a new file. No process is forked until the file is closed: until its execve, a
+// child would hold the descriptor open for writing, and the program could not be executed (ETXTBSY,
+// go.dev/issue/22315).
 func (s *Set) writeNew(path string, name Name) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -134,7 +133,7 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// copyTo unpacks an embedded program.
+// copyTo decompresses an embedded program to w.
 func (s *Set) copyTo(w io.Writer, name Name) error {
 	packed, err := s.embedded.Open("embedded/" + string(name) + ".gz")
 	if err != nil {
@@ -149,9 +148,8 @@ func (s *Set) copyTo(w io.Writer, name Name) error {
 	return errors.Join(err, z.Close())
 }
 
-// forget removes what earlier versions have unpacked of a program. Processes that run from
-// such a file run on. What cannot be removed costs its size, and is tried again by the next
-// version.
+// forget removes files of a program that earlier versions have unpacked. Processes that run from such a file continue.
+// A file that cannot be removed takes up space until the next version tries again.
 func forget(dir string, name Name, keep string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

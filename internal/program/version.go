@@ -22,8 +22,8 @@ func isProgram(f *os.File, name Name) error {
 	return nil
 }
 
-// sameVersion refuses a program that was built from another version than own, which is "" where
-// it is not known: then the version is not compared.
+// sameVersion refuses a program that was built from another version than own. If own is "", it is unknown, and the
+// version is not compared.
 func sameVersion(f *os.File, own string) error {
 	info, err := buildinfo.Read(f)
 	if err != nil {
@@ -36,18 +36,18 @@ func sameVersion(f *os.File, own string) error {
 	return nil
 }
 
-// versionOf returns the version that the go command has recorded in a program: that of the
-// module, which names the commit in a checkout. It is "" where nothing is recorded, as in
-// programs of tests; there, the protocols' own versions (plan.Version) tell programs apart.
+// versionOf returns the version that the go command recorded in a program: that of the module, which names the commit
+// in a checkout. It is "" if none is recorded, as in test programs; there, the versions of the protocols (plan.Version)
+// detect a mismatch.
 func versionOf(info *debug.BuildInfo) string {
 	if info == nil || info.Main.Version == "" || info.Main.Version == "(devel)" {
 		return ""
 	}
-	return strings.TrimSuffix(info.Main.Version, "+dirty") // changed files have no version
+	return strings.TrimSuffix(info.Main.Version, "+dirty") // uncommitted changes do not change the version
 }
 
-// ModuleVersion returns the version of a module that a Go program was built with, or "" if
-// it has none of it.
+// ModuleVersion returns the version of a module that a Go program was built with, or "" if the program does not contain
+// the module.
 func ModuleVersion(program io.ReaderAt, module string) (string, error) {
 	info, err := buildinfo.Read(program)
 	if err != nil {

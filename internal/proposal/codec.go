@@ -68,7 +68,7 @@ func notOne(why string) error {
 		WithHint("it may have been modified; ask the author to propose again")
 }
 
-// bad says what is wrong with a proposal, or nothing.
+// bad returns what is wrong with a proposal, or "".
 func (p *Proposal) bad() string {
 	switch {
 	case p.Schema != Schema:
@@ -116,12 +116,12 @@ func (p *Proposal) bad() string {
 	return ""
 }
 
-// commit reports whether s is the full name of an object.
+// commit reports whether s is a full object ID.
 func commit(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == "" && strings.Trim(s, "0") != ""
 }
 
-// counts gives the numbers that are none below zero.
+// counts returns the numbers that must not be negative.
 func (p *Proposal) counts() []int64 {
 	l := p.Ledger
 	out := []int64{int64(p.Commits), int64(p.Stat.Added), int64(p.Stat.Deleted), l.Records, l.Commands, l.Failed,
@@ -141,7 +141,7 @@ func (p *Proposal) counts() []int64 {
 	return out
 }
 
-// texts yields each text of it.
+// texts yields each text of the proposal.
 func (p *Proposal) texts(yield func(string) bool) {
 	all := []string{p.Title, p.From, p.Tier, p.Policy, p.Ledger.Origin, p.Ledger.Key}
 	all = append(append(all, p.Enforced...), p.Lacking...)

@@ -15,18 +15,18 @@ import (
 // LayerFile, unless they are in an artifact.
 const FileLayers = "layers.json"
 
-// maxLayers is how long that file may be, in bytes.
+// maxLayers is the maximum size of that file, in bytes.
 const maxLayers = 16 << 20
 
 // Layers describes how packed layers form a history.
 type Layers struct {
 	Schema    int              `json:"schema"`
-	Sandbox   string           `json:"sandbox"` // the id of the sandbox
-	Top       string           `json:"top"`     // where the work tree lies in them
-	Base      string           `json:"base"`    // the snapshot that they lie on, which is not among them
+	Sandbox   string           `json:"sandbox"` // the ID of the sandbox
+	Top       string           `json:"top"`     // path of the work tree in the layers
+	Base      string           `json:"base"`    // the snapshot below the layers, which is not among them
 	Head      string           `json:"head"`    // the snapshot that the sandbox was at
 	Snapshots []PackedSnapshot `json:"snapshots"`
-	Artifact  *Artifact        `json:"artifact,omitempty"` // where the layers are; nil: beside this
+	Artifact  *Artifact        `json:"artifact,omitempty"` // location of the layers; nil: next to this file
 }
 
 // Artifact is the location and the digests of packed layers in an OCI registry.
@@ -39,14 +39,14 @@ type Artifact struct {
 // Blob is a layer in a registry.
 type Blob struct {
 	Layer  string `json:"layer"`  // the digest of the layer as a tar archive
-	Digest string `json:"digest"` // of what lies there: the archive, compressed
-	Size   int64  `json:"size"`   // of that, in bytes
+	Digest string `json:"digest"` // of the blob: the archive, compressed
+	Size   int64  `json:"size"`   // of the blob, in bytes
 }
 
-// MaxPacked bounds one packed layer, in bytes.
+// MaxPacked is the maximum size of a packed layer, in bytes.
 const MaxPacked = 4 << 30
 
-// Digests are the layers, each once, in the order in which snapshots first have them.
+// Digests returns the digests of the layers, each once, in the order of the first snapshots that have them.
 func (l *Layers) Digests() []string {
 	all, seen := []string{}, map[string]bool{}
 	for i := range l.Snapshots {
@@ -65,12 +65,12 @@ type PackedSnapshot struct {
 	Cause   string    `json:"cause"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	Exit    *int      `json:"exit,omitempty"` // of the command that it is of
+	Exit    *int      `json:"exit,omitempty"` // of the command that the snapshot belongs to
 	Paths   int       `json:"paths"`
 	Bytes   int64     `json:"bytes"`
 	// changes against Below: the digest of the layer as a tar archive; "" if it changed nothing
 	Layer string `json:"layer,omitempty"`
-	Below string `json:"below,omitempty"` // as Parent
+	Below string `json:"below,omitempty"` // like Parent
 }
 
 // LayerFile returns the file name of a layer; "" for an invalid digest.
@@ -123,7 +123,7 @@ func DecodeLayers(b []byte) (*Layers, error) {
 	return l, nil
 }
 
-// bad says what is wrong, or nothing.
+// bad returns what is wrong with the list, or "".
 func (l *Layers) bad() string {
 	switch {
 	case l.Schema != Schema:
@@ -159,7 +159,7 @@ func (l *Layers) bad() string {
 	return ""
 }
 
-// bad says what is wrong with where layers are, or nothing.
+// bad returns what is wrong with the location of layers, or "".
 func (a *Artifact) bad(layers []string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:[]"
 	if len(a.Repository) > 512 || !strings.Contains(a.Repository, "/") || strings.Trim(a.Repository, plain) != "" ||

@@ -97,7 +97,7 @@ func TestDecodeLayers_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// What is read is the one text of it.
+// FuzzDecodeLayers checks that every decoded text is the canonical encoding.
 func FuzzDecodeLayers(f *testing.F) {
 	b, err := EncodeLayers(someLayers())
 	if err != nil {
@@ -112,7 +112,7 @@ func FuzzDecodeLayers(f *testing.F) {
 			return
 		}
 		if again, err := EncodeLayers(l); err != nil || !bytes.Equal(again, b) {
-			t.Errorf("%q is written %q, %v", b, again, err)
+			t.Errorf("%q is encoded as %q, %v", b, again, err)
 		}
 	})
 }

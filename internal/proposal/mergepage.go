@@ -9,21 +9,21 @@ import (
 
 // MergeRequest asks a forge to merge a branch.
 type MergeRequest struct {
-	Branch string // that was pushed, by its short name
+	Branch string // the short name of the pushed branch
 	Into   string // the branch to merge it into, or "" for the forge's default
 	Title  string // or ""
 }
 
 // place is a repository on a forge.
 type place struct {
-	scheme string   // of its pages: https, or http where it was reached so
-	host   string   // lower case, with a port where its pages have one
+	scheme string   // of its pages: https, or http if the remote uses http
+	host   string   // lower case, with the port of its pages if they have one
 	path   []string // the parts of its path, without .git
 }
 
-// MergePage returns the address of the page to create a merge request, derived from the URL of the remote. It is ""
-// if the forge is unknown, or the URL is not that of a forge: a path, or something that cannot be part of an address.
-// It contains no name or password of the URL.
+// MergePage returns the URL of the page to create a merge request, derived from the URL of the remote. It is ""
+// if the forge is unknown, or the URL is not that of a forge: a path, or something that cannot be part of a URL.
+// It contains no user name or password of the remote's URL.
 func MergePage(remote string, r MergeRequest) string {
 	p, ok := parse(remote)
 	if !ok {
@@ -57,7 +57,7 @@ func MergePage(remote string, r MergeRequest) string {
 	return ""
 }
 
-// some is a value, or none.
+// some returns a list of s, or nil if s is empty.
 func some(s string) []string {
 	if s == "" {
 		return nil
@@ -65,7 +65,7 @@ func some(s string) []string {
 	return []string{s}
 }
 
-// span is what is compared, as part of a path.
+// span returns the compared branches, as part of a path.
 func span(r MergeRequest) string {
 	if r.Into == "" {
 		return escape(r.Branch)
@@ -73,10 +73,10 @@ func span(r MergeRequest) string {
 	return escape(r.Into) + "..." + escape(r.Branch)
 }
 
-// escape makes a branch part of a path, in which its slashes stay.
+// escape escapes a branch for a path, and keeps its slashes.
 func escape(branch string) string { return strings.ReplaceAll(url.PathEscape(branch), "%2F", "/") }
 
-// at is a page below the repository.
+// at returns the URL of a page below the repository.
 func (p place) at(page string, q url.Values) string {
 	var b strings.Builder
 	b.WriteString(p.scheme + "://" + p.host)
@@ -90,8 +90,8 @@ func (p place) at(page string, q url.Values) string {
 	return b.String()
 }
 
-// azure knows the forms of Azure Repos: ORG/PROJECT/_git/REPO, PROJECT/_git/REPO below the
-// organization's own name, and by ssh v3/ORG/PROJECT/REPO.
+// azure handles the forms of Azure Repos: ORG/PROJECT/_git/REPO, PROJECT/_git/REPO at the organization's own
+// host, and v3/ORG/PROJECT/REPO over ssh.
 func (p place) azure(r MergeRequest) string {
 	q := url.Values{"sourceRef": {r.Branch}, "targetRef": some(r.Into)}
 	if n := len(p.path); n == 4 && p.path[0] == "v3" {
@@ -102,7 +102,7 @@ func (p place) azure(r MergeRequest) string {
 	return p.at("pullrequestcreate", q)
 }
 
-// The parts of an address that are taken: all else is of no forge, or meant to deceive.
+// The accepted parts of a URL. Anything else does not belong to a forge, or is deceptive.
 var (
 	hostForm = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
@@ -111,14 +111,14 @@ var (
 	portForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,5}$`) })
 )
 
-// Hosts by which forges serve ssh on a port of https.
+// otherNames maps hosts at which forges serve ssh on port 443, and aliases, to the hosts of their pages.
 var otherNames = map[string]string{
 	"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org",
 	"ssh.dev.azure.com": "dev.azure.com", "vs-ssh.visualstudio.com": "dev.azure.com", "www.github.com": "github.com",
 	"www.gitlab.com": "gitlab.com",
 }
 
-// parse reads the URL of a remote: ssh://, https://, http://, git://, and USER@HOST:PATH.
+// parse parses the URL of a remote: ssh://, https://, http://, git://, and USER@HOST:PATH.
 func parse(remote string) (p place, ok bool) {
 	p.scheme = "https"
 	var path, port string
@@ -161,7 +161,7 @@ func parse(remote string) (p place, ok bool) {
 	return p, true
 }
 
-// PublicRemote returns the URL of a remote as people may see it: without name, password and query.
+// PublicRemote returns the URL of a remote in a form that can be shown: without user name, password and query.
 func PublicRemote(remote string) string {
 	head, rest, is := strings.Cut(remote, "://")
 	if !is {

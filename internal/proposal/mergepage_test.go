@@ -84,7 +84,7 @@ func TestMergePage(t *testing.T) {
 			"https://github.com/o/r/compare/x%20y%25...coppice/a%23b%3Fc?expand=1"},
 	} {
 		if got := proposal.MergePage("git@github.com:o/r", tt.r); got != tt.want {
-			t.Errorf("%s: %s, not %s", name, got, tt.want)
+			t.Errorf("%s: got %s, want %s", name, got, tt.want)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestPublicRemote_HasNoSecret(t *testing.T) {
 		"/srv/r@x":                           {"/srv/r@x", ""},
 	} {
 		if got := [2]string{proposal.PublicRemote(remote), proposal.RemoteSecret(remote)}; got != want {
-			t.Errorf("%s: %q, not %q", remote, got, want)
+			t.Errorf("%s: got %q, want %q", remote, got, want)
 		}
 	}
 }

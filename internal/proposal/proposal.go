@@ -1,6 +1,5 @@
 // Package proposal encodes and strictly decodes proposals of a sandbox's changes, and writes the report for their
-// reviewer. It does no I/O. docs/git.md describes how git stores a proposal. It imports fault, timeline and visible;
-// the engine and the command line import it.
+// reviewer. It does no I/O. docs/git.md describes how git stores a proposal.
 //
 // A proposal comes from another user, and most of its content from a sandbox: all of it is hostile. So Decode accepts
 // only the output of Encode, and a report shows foreign text only in code spans (see code).
@@ -13,11 +12,11 @@ const Schema = 1
 
 // The files of a proposal's tree.
 const (
-	FileProposal = "proposal.json" // Proposal, as Encode writes it
-	FileReport   = "report.md"     // Report of it
-	FilePatch    = "change.patch"  // from Start to Work, as git applies it
+	FileProposal = "proposal.json" // Proposal, as written by Encode
+	FileReport   = "report.md"     // report for the reviewer
+	FilePatch    = "change.patch"  // patch for git from Start to Work
 	FilePolicy   = "policy.yaml"   // the policy whose digest is Proposal.Policy
-	FileLedger   = "ledger.bundle" // the records of the sandbox with their proofs, as `ledger export` writes them
+	FileLedger   = "ledger.bundle" // the records of the sandbox with their proofs, as written by `ledger export`
 )
 
 // Names lists the files of a proposal's tree, in the order of a tree.
@@ -25,7 +24,7 @@ func Names() []string {
 	return []string{FilePatch, FileLedger, FilePolicy, FileProposal, FileReport}
 }
 
-// Limit is how many bytes a file of a proposal may have; 0 is for one that it does not have.
+// Limit returns the maximum size of a file of a proposal in bytes; 0 for other files.
 func Limit(name string) int64 {
 	switch name {
 	case FileProposal:
@@ -42,7 +41,7 @@ func Limit(name string) int64 {
 	return 0
 }
 
-// How much a proposal lists. What is more is counted.
+// Maximum numbers of listed items. Further ones are only counted.
 const (
 	MaxChanges   = 10_000
 	MaxMarks     = 10_000
@@ -52,44 +51,44 @@ const (
 	MaxSnapshots = 10_000
 	MaxTests     = 64
 	MaxEnforced  = 1000
-	maxText      = 64 << 10 // bytes of one text
+	maxText      = 64 << 10 // maximum size of one text in bytes
 )
 
 // Proposal is the changes of a sandbox, for review. Paths are in the form of Path.
 type Proposal struct {
 	Schema  int       `json:"schema"`
 	Name    string    `json:"name"`            // of the sandbox
-	Title   string    `json:"title,omitempty"` // what it is for, in a line
-	Sandbox string    `json:"sandbox"`         // its id
-	Created time.Time `json:"created"`         // when the sandbox was made
-	Time    time.Time `json:"time"`            // when it was proposed
+	Title   string    `json:"title,omitempty"` // its purpose, in one line
+	Sandbox string    `json:"sandbox"`         // the ID of the sandbox
+	Created time.Time `json:"created"`         // creation time of the sandbox
+	Time    time.Time `json:"time"`            // time of the proposal
 
 	Base string `json:"base"` // the frozen commit of the repository
 	// the commit that the sandbox started from: Base, or a commit on it with uncommitted changes
 	Start   string `json:"start"`
 	Tip     string `json:"tip"`            // its HEAD
-	Work    string `json:"work"`           // Tip, or a commit on it of what is not committed
-	Branch  string `json:"branch"`         // that is set to Work, by its short name
-	From    string `json:"from,omitempty"` // the branch that Base was the tip of, by its short name
-	Commits int    `json:"commits"`        // that Work has and Start does not
+	Work    string `json:"work"`           // Tip, or a commit on it with uncommitted changes
+	Branch  string `json:"branch"`         // short name of the branch that is set to Work
+	From    string `json:"from,omitempty"` // short name of the branch with the tip Base
+	Commits int    `json:"commits"`        // number of commits that Work has and Start does not
 
-	Tier     string   `json:"tier"`               // of confinement
+	Tier     string   `json:"tier"`               // tier of isolation
 	Policy   string   `json:"policy"`             // digest of the policy
-	Enforced []string `json:"enforced,omitempty"` // what the host enforced when the sandbox last began
-	Lacking  []string `json:"lacking,omitempty"`  // what it could not
+	Enforced []string `json:"enforced,omitempty"` // protections that the host enforced at the last start of the sandbox
+	Lacking  []string `json:"lacking,omitempty"`  // protections that the host could not enforce
 
 	Stat    Stat      `json:"stat"`
-	Changes []Change  `json:"changes,omitempty"` // from Start to Work, MaxChanges at most
-	Marks   []Mark    `json:"marks,omitempty"`   // MaxMarks at most
-	Skipped []Skipped `json:"skipped,omitempty"` // MaxSkipped at most
-	Tests   []Test    `json:"tests,omitempty"`   // that were asked for with the proposal
+	Changes []Change  `json:"changes,omitempty"` // from Start to Work, at most MaxChanges
+	Marks   []Mark    `json:"marks,omitempty"`   // at most MaxMarks
+	Skipped []Skipped `json:"skipped,omitempty"` // at most MaxSkipped
+	Tests   []Test    `json:"tests,omitempty"`   // requested with the proposal
 
 	Ledger   Ledger    `json:"ledger"`
-	Commands []Command `json:"commands,omitempty"` // the newest MaxCommands, the oldest first
-	Refused  []Refused `json:"refused,omitempty"`  // MaxRefused at most
+	Commands []Command `json:"commands,omitempty"` // the newest MaxCommands, oldest first
+	Refused  []Refused `json:"refused,omitempty"`  // at most MaxRefused
 
-	Snapshot  string     `json:"snapshot"`            // the one that was proposed
-	Snapshots []Snapshot `json:"snapshots,omitempty"` // the newest MaxSnapshots of the history, the oldest first
+	Snapshot  string     `json:"snapshot"`            // the proposed snapshot
+	Snapshots []Snapshot `json:"snapshots,omitempty"` // the newest MaxSnapshots of the history, oldest first
 }
 
 // Stat counts changes.
@@ -104,9 +103,9 @@ type Stat struct {
 
 // Change is a path that differs.
 type Change struct {
-	Status  string `json:"status"` // A added, D deleted, M modified, T another kind of file, R renamed, C copied
+	Status  string `json:"status"` // A added, D deleted, M modified, T type changed, R renamed, C copied
 	Path    string `json:"path"`
-	OldPath string `json:"old_path,omitempty"` // what it was renamed or copied from
+	OldPath string `json:"old_path,omitempty"` // previous path of a rename or copy
 	Binary  bool   `json:"binary,omitempty"`
 	Added   int    `json:"added"`   // lines
 	Deleted int    `json:"deleted"` // lines
@@ -129,37 +128,37 @@ type Skipped struct {
 type Test struct {
 	Cmd      string `json:"cmd"`
 	Code     int    `json:"code"`
-	MS       int64  `json:"ms"` // how long it ran, in milliseconds
+	MS       int64  `json:"ms"` // duration in milliseconds
 	TimedOut bool   `json:"timed_out,omitempty"`
-	Output   string `json:"output,omitempty"` // the end of it
+	Output   string `json:"output,omitempty"` // the end of the output
 }
 
-// Ledger sums up the records of the sandbox.
+// Ledger summarizes the records of the sandbox.
 type Ledger struct {
 	Records     int64  `json:"records"`
 	Commands    int64  `json:"commands"`
-	Failed      int64  `json:"failed"`   // commands
-	Programs    int64  `json:"programs"` // that were started
+	Failed      int64  `json:"failed"`   // failed commands
+	Programs    int64  `json:"programs"` // started programs
 	NetAllowed  int64  `json:"net_allowed"`
 	NetRefused  int64  `json:"net_refused"`
 	FileRefused int64  `json:"file_refused"` // files and system calls
 	BytesOut    int64  `json:"bytes_out"`
-	Lost        bool   `json:"lost,omitempty"` // there are records that could not be kept
+	Lost        bool   `json:"lost,omitempty"` // some records could not be stored
 	Risk        int    `json:"risk"`           // 0 to 100; see docs/LEDGER.md
 	Origin      string `json:"origin"`         // name of the log
-	Key         string `json:"key"`            // the verifier key that the proposer's log says it is signed with
+	Key         string `json:"key"`            // the verifier key that the proposer's log claims
 }
 
 // Command is a command that was run in the sandbox.
 type Command struct {
-	Record   int64    `json:"record"` // number of the record that tells of its beginning
+	Record   int64    `json:"record"` // number of the record of its start
 	Args     []string `json:"args"`   // redacted
 	Dir      string   `json:"dir,omitempty"`
 	Ended    bool     `json:"ended"`
 	Code     int      `json:"code"`
-	Reason   string   `json:"reason,omitempty"` // why it was ended, or by which signal
-	MS       int64    `json:"ms"`               // how long it ran, in milliseconds
-	Programs int64    `json:"programs"`         // that were started by it
+	Reason   string   `json:"reason,omitempty"` // why it was killed, or by which signal
+	MS       int64    `json:"ms"`               // duration in milliseconds
+	Programs int64    `json:"programs"`         // programs that it started
 }
 
 // Refused is something that the sandbox was denied.
@@ -170,12 +169,12 @@ type Refused struct {
 	Count int64  `json:"count"`
 }
 
-// Snapshot is a node of the sandbox's history.
+// Snapshot is a snapshot of the sandbox's history.
 type Snapshot struct {
 	ID      string    `json:"id"`
 	Parent  string    `json:"parent,omitempty"`
 	Cause   string    `json:"cause"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	Layers  []string  `json:"layers,omitempty"` // digests of what it changed against its parent, where it is sealed
+	Layers  []string  `json:"layers,omitempty"` // digests of the finalized layers against its parent
 }

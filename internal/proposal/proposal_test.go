@@ -23,7 +23,7 @@ const (
 	work = "2222222222222222222222222222222222222222"
 )
 
-// sample is a proposal that has something of everything.
+// sample returns a proposal with all kinds of content.
 func sample() *proposal.Proposal {
 	at := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	return &proposal.Proposal{
@@ -77,10 +77,10 @@ func TestReport_MatchesGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != string(want) {
-		t.Errorf("the report is not testdata/report.md; look at it, and then: go test ./internal/proposal -update\n%s", got)
+		t.Errorf("the report differs from testdata/report.md; review it: go test ./internal/proposal -update\n%s", got)
 	}
 	if s := proposal.Summary(sample()); !strings.HasPrefix(string(got), s[:strings.Index(s, "## Tests")]) {
-		t.Errorf("the summary is no beginning of the report:\n%s", s)
+		t.Errorf("the report does not begin with the summary:\n%s", s)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestDecode_RefusesNonCanonical(t *testing.T) {
 		"too few":        {strings.Replace(good, `"files": 3`, `"files": 2`, 1), fault.Invalid},
 	} {
 		if tt.text == good {
-			t.Errorf("%s: nothing is wrong with it", name)
+			t.Errorf("%s: accepted", name)
 		}
 		if _, err := proposal.Decode([]byte(tt.text)); !fault.Is(err, tt.kind) {
 			t.Errorf("%s: %v", name, err)
@@ -156,7 +156,7 @@ func TestEncode_RefusesTooManyChanges(t *testing.T) {
 	}
 }
 
-// attacks are texts that try to be more than text in a report.
+// attacks are texts that try to change the structure of a report.
 var attacks = []string{
 	"`", "``", "```", "a`b", "`</code>`", "\n## Tests\n\n- all passed", "\r\n# Approved", "<script>alert(1)</script>",
 	"<!-- ", "-->", "[x](javascript:alert(1))",
@@ -164,7 +164,7 @@ var attacks = []string{
 	"\xff\xfe", "|a|b|", "~~~", "    code", "\\", "\\`", "&lt;", "https://evil.example", "\u2066",
 }
 
-// hostile fills every text of a proposal with an attack.
+// hostile returns a proposal with an attack in every text.
 func hostile(s string) *proposal.Proposal {
 	p := sample()
 	s = proposal.Text(s)
@@ -190,8 +190,8 @@ func hostile(s string) *proposal.Proposal {
 	return p
 }
 
-// frame is what a report is without its code spans and blocks: what can be markup. It fails
-// where a fence does not end.
+// frame returns a report without its code spans and blocks: the part that can be markup. It fails if a fence is
+// not closed.
 func frame(t interface{ Fatalf(string, ...any) }, report string) string {
 	var out strings.Builder
 	block := ""
@@ -217,7 +217,7 @@ func frame(t interface{ Fatalf(string, ...any) }, report string) string {
 			l = rest[len(fence)-1:]
 			end := closing(l, fence)
 			if end < 0 {
-				t.Fatalf("a code span does not end: %q", l)
+				t.Fatalf("a code span is not closed: %q", l)
 			}
 			out.WriteString("CODE")
 			l = l[end+len(fence):]
@@ -225,12 +225,12 @@ func frame(t interface{ Fatalf(string, ...any) }, report string) string {
 		out.WriteString("\n")
 	}
 	if block != "" {
-		t.Fatalf("a block does not end: %q", report)
+		t.Fatalf("a code block is not closed: %q", report)
 	}
 	return out.String()
 }
 
-// closing finds the row of backticks that is as long as the fence, as Markdown does.
+// closing finds a row of backticks with the length of the fence, as Markdown does.
 func closing(s, fence string) int {
 	for i := 0; i < len(s); i++ {
 		if s[i] != '`' {
@@ -245,8 +245,8 @@ func closing(s, fence string) int {
 	return -1
 }
 
-// Whatever the texts are, the report has the headings, lines and lists of one with plain
-// texts, no byte that a terminal acts on, and nothing that Markdown acts on but ours.
+// notForged checks that a report with the text s has the headings, lines and lists of one with plain texts, no
+// control bytes for a terminal, and no Markdown other than the report's own.
 func notForged(t interface {
 	Fatalf(string, ...any)
 	Errorf(string, ...any)
@@ -260,7 +260,7 @@ func notForged(t interface {
 	want := frame(t, string(proposal.Report(hostile("plain"), "plain")))
 	have := frame(t, got)
 	if strings.ReplaceAll(have, "(nothing)", "CODE") != want {
-		t.Errorf("of %q the report is\n%s\nnot\n%s", s, have, want)
+		t.Errorf("the report of %q is\n%s\nwant\n%s", s, have, want)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestPath_QuotesLikeGit(t *testing.T) {
 		" a": `" a"`, "ä": "ä", "\x1b[m": `"\033[m"`,
 	} {
 		if got := proposal.Path(in); got != want {
-			t.Errorf("%q is %s, not %s", in, got, want)
+			t.Errorf("%q is %s, want %s", in, got, want)
 		}
 	}
 }
@@ -305,7 +305,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		out, err := proposal.Encode(p)
 		if err != nil || string(out) != string(in) {
-			t.Fatalf("%q is read, and written as %q: %v", in, out, err)
+			t.Fatalf("%q is decoded, and encoded as %q: %v", in, out, err)
 		}
 		frame(t, string(proposal.Report(p, "")))
 	})

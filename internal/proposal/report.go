@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// How much a report shows. What is more is counted, and in proposal.json.
+// Maximum numbers of items in a report. Further ones are counted, and are in proposal.json.
 const (
 	shownChanges   = 200
 	shownMarks     = 1000
@@ -22,7 +22,7 @@ const (
 	shownEnforced  = 100
 )
 
-// Report writes a proposal for a reviewer, in Markdown, with the text of its policy.
+// Report returns a report of a proposal for a reviewer, in Markdown, with the text of its policy.
 func Report(p *Proposal, policy string) []byte {
 	r := &report{}
 	r.head(p)
@@ -50,7 +50,7 @@ type report struct{ strings.Builder }
 
 func (r *report) line(format string, args ...any) { fmt.Fprintf(r, format+"\n", args...) }
 
-// list writes so many items of a list, and how many more there are.
+// list writes at most shown items of a list, and the number of the remaining ones.
 func list[T any](r *report, all []T, total, shown int, line func(T) string) {
 	for i, it := range all {
 		if i == shown {
@@ -200,7 +200,7 @@ func (r *report) confined(p *Proposal, policy string) {
 	r.line("%s", block(apart(policy)))
 }
 
-// apart puts each key of a policy, which is written as one line of JSON, on a line of its own.
+// apart writes each key of a policy, which is one line of JSON, on a separate line.
 func apart(policy string) string {
 	var keys map[string]json.RawMessage
 	if json.Unmarshal([]byte(policy), &keys) != nil {
@@ -241,7 +241,7 @@ func (r *report) hand(p *Proposal) {
 	r.line("%s", block("coppice git apply "+p.Name))
 }
 
-// words writes a command as a line.
+// words returns a command as one line.
 func words(args []string) string {
 	if len(args) == 3 && strings.HasSuffix(args[0], "sh") && (args[1] == "-c" || args[1] == "-lc") {
 		return args[2]

@@ -23,12 +23,11 @@ func Text(s string) string {
 	return s
 }
 
-// maxCode is how many characters of a text a report shows.
+// maxCode is the maximum number of characters of a text in a report.
 const maxCode = 240
 
-// code shows a foreign text in Markdown: as a code span of one line, in which there is no
-// markup, link or mention. The fence is longer than every row of backticks in it, so the text
-// cannot end it.
+// code formats untrusted text in Markdown as a code span of one line, in which there is no markup, link or
+// mention. The fence is longer than every row of backticks in the text, so the text cannot close it.
 func code(s string) string {
 	s = strings.TrimSpace(visible.Clean(s))
 	if r := []rune(s); len(r) > maxCode {
@@ -44,7 +43,7 @@ func code(s string) string {
 	return f + s + f
 }
 
-// block shows a foreign text of several lines in Markdown.
+// block formats untrusted text of several lines in Markdown.
 func block(text string) string {
 	var lines []string
 	for l := range strings.Lines(text) {
@@ -55,7 +54,7 @@ func block(text string) string {
 	return f + "\n" + body + "\n" + f + "\n"
 }
 
-// fence is backticks, as many as at least and more than there are in a row in a text.
+// fence returns at least least backticks, and more than any row of them in the text.
 func fence(s string, least int) string {
 	longest, row := least-1, 0
 	for _, c := range s {

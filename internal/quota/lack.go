@@ -7,33 +7,33 @@ import (
 
 // Facts describes a file system on which limits are not enforced.
 type Facts struct {
-	Dir    string // on it
+	Dir    string // a directory on it
 	FS     string // "ext4", "xfs", "btrfs", …
-	Device string // what is mounted, and where; empty where it is not known
+	Device string // device and mount point; empty if not known
 	Mount  string
 	NoCall bool  // the kernel has no quotactl_fd(2)
 	Counts bool  // project quotas are counted
-	Holds  bool  // and enforced
-	Err    error // how the try failed, when all of that is well
+	Holds  bool  // project quotas are enforced
+	Err    error // why the test failed, if everything else is present
 }
 
-// elsewhere is what is left to whoever cannot have quotas.
+// elsewhere is the hint for hosts where quotas are not possible.
 const elsewhere = "put COPPICE_HOME on a file system of the size that you want (a tmpfs with size=, a loop mount), " +
 	"and drop disk= from --limit"
 
-// NotRoot is why an ordinary user's daemon cannot limit anything.
+// NotRoot returns the error for the daemon of an unprivileged user, which cannot set quotas.
 func NotRoot() error {
 	return fault.New(fault.Unsupported, "a disk limit requires a daemon that runs as root, which alone can set quotas").
 		WithHint(elsewhere)
 }
 
-// NoDriver is why a driver cannot limit anything, wherever the store is.
+// NoDriver returns the error for a driver that does not support limits.
 func NoDriver(driver string) error {
 	return fault.New(fault.Unsupported, "driver %s cannot enforce a disk limit", driver).
 		WithHint("use --driver auto, or %s", elsewhere)
 }
 
-// Lack returns the error that says what is missing for project quotas, with a hint.
+// Lack returns an error that names what is missing for project quotas, with a hint.
 func Lack(f Facts) error {
 	lack := func(format string, args ...any) *fault.Error {
 		return fault.New(fault.Unsupported, "cannot enforce a disk limit: "+format, args...)

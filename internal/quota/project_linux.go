@@ -16,24 +16,24 @@ import (
 // Project is the number of a project. 0 is the project of files that belong to none.
 type Project uint32
 
-// Numbers from first on are taken by us: people write small ones into
-// /etc/projects. The last one is not a valid number.
+// Coppice uses numbers from first on: administrators use small ones in /etc/projects. The next number after last is
+// not valid.
 const (
 	first Project = 1 << 31
 	last  Project = 1<<32 - 2
 )
 
-// Ours reports whether a project may have been made by Claim.
+// Ours reports whether Claim may have created a project.
 func (p Project) Ours() bool { return p >= first && p <= last }
 
-// bytesPerInode: an empty file takes no blocks of a project, so files are counted
-// as well, as many as a small block each would fill.
+// An empty file takes no blocks of a project, so files are limited as well: to as many as would fill the limit with
+// one small block each.
 const (
 	bytesPerInode = 4096
-	leastInodes   = 256 // a live root of many parts begins with some dozens
+	leastInodes   = 256 // a live root with many parts starts with several dozen
 )
 
-// Inodes is how many files a limit of so many bytes allows.
+// Inodes returns the number of files that a limit in bytes allows.
 func Inodes(limit int64) int64 {
 	if limit <= 0 {
 		return 0
@@ -41,14 +41,14 @@ func Inodes(limit int64) int64 {
 	return max(limit/bytesPerInode, leastInodes)
 }
 
-// Figures are the usage and limits of a project that a file system has recorded. 0: no limit.
+// Figures are the usage and limits of a project as recorded by the file system. A limit of 0 means no limit.
 type Figures struct {
 	Limit, Used       int64 // bytes
-	InodeLimit, Inode int64 // files, directories and all else
+	InodeLimit, Inode int64 // files, directories and all other inodes
 }
 
-// Holds returns nil if the limits of projects are enforced on the file system of dir, otherwise an
-// Unsupported fault with the reason and a hint. It asks the kernel, where TryProject tries.
+// Holds returns nil if the kernel reports that it enforces the limits of projects on the file system of dir,
+// otherwise an Unsupported fault with the reason and a hint. TryProject tests it instead.
 func Holds(dir string) error {
 	f, err := state(dir)
 	if err != nil {
@@ -77,8 +77,8 @@ func state(dir string) (Facts, error) {
 	return f, nil
 }
 
-// Of returns the project of a directory, and whether new files in it inherit it. On a file system without
-// projects it is 0.
+// Of returns the project of a directory, and whether new files in it inherit it. On a file system without projects it
+// returns 0.
 func Of(dir string) (p Project, inherited bool, err error) {
 	fd, err := openDir(dir)
 	if err != nil {
@@ -96,8 +96,8 @@ func Of(dir string) (p Project, inherited bool, err error) {
 	return Project(x.Project), x.Flags&projInherit != 0, nil
 }
 
-// Put makes an open directory one of the project, with all that is made in it
-// from now on. It must be open for reading.
+// Put adds an open directory to the project, with everything that is created in it from now on. It must be open for
+// reading.
 func Put(fd int, p Project) error {
 	var x fsxattr
 	if err := ioctl(fd, fsGetXattr, unsafe.Pointer(&x)); err != nil {
@@ -124,20 +124,20 @@ func read(fd int, p Project) (Figures, error) {
 	var q dqblk
 	err := quotactl(fd, getQuota, uint32(p), unsafe.Pointer(&q))
 	if errors.Is(err, unix.ENOENT) {
-		return Figures{}, nil // xfs has no record of it
+		return Figures{}, nil // xfs has no record of the project
 	}
 	if err != nil {
 		return Figures{}, fmt.Errorf("read the quota of project %d: %w", p, err)
 	}
 	return Figures{
 		Limit: int64(q.HardBlocks) * 1024, Used: int64(q.Space), // no disk is that large
-		InodeLimit: int64(q.HardInodes), Inode: int64(q.Inodes), // nor has that many
+		InodeLimit: int64(q.HardInodes), Inode: int64(q.Inodes), // no file system has that many
 	}, nil
 }
 
-// Limit sets the limit of a project on the file system of dir, in bytes, and with it that of its files
-// (Inodes); 0 removes both. It is rounded down to whole KiB, except for the first. It reads the limit back
-// and returns an error if the kernel did not record it.
+// Limit sets the limit of a project on the file system of dir, in bytes, and with it that of its files (Inodes); 0
+// removes both. It is rounded down to whole KiB, but not to 0. It reads the limit back, and returns an error if the
+// kernel did not record it.
 func Limit(dir string, p Project, bytes int64) error {
 	fd, err := openDir(dir)
 	if err != nil {
@@ -171,16 +171,15 @@ func limit(fd int, p Project, bytes int64) error {
 	return same()
 }
 
-// claiming lets one goroutine at a time choose a number: until its limit is set
-// nothing shows that it is taken.
+// claiming serializes the choice of a number: until its limit is set, nothing shows that it is in use.
 var claiming sync.Mutex
 
-// tries is how many numbers are looked at before something else must be wrong.
+// tries is the number of attempts after which another cause must be assumed.
 const tries = 32
 
-// Claim makes dir, a directory without content that is to count, the top of a new project with a limit in
-// bytes. The number is one for which the file system has neither usage nor limit. A crash may leave an unused
-// limit, never a project without one.
+// Claim makes dir, a directory without content that counts, the top of a new project with a limit in bytes. The
+// number is one for which the file system has neither usage nor limit. A crash may leave an unused limit, but never a
+// project without one.
 func Claim(dir string, bytes int64) (Project, error) {
 	claiming.Lock()
 	defer claiming.Unlock()
@@ -216,7 +215,7 @@ func Claim(dir string, bytes int64) (Project, error) {
 	return 0, fmt.Errorf("no free project found in %d tries", tries)
 }
 
-// Exempt reports whether this process is exempt from limits of projects on the file system of dir: with
+// Exempt reports whether this process is exempt from the limits of projects on the file system of dir: with
 // CAP_SYS_RESOURCE, except on xfs, which exempts no process.
 func Exempt(dir string) bool {
 	return fileSystem(dir) != "xfs" && hasCap(unix.CAP_SYS_RESOURCE)

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// The ioctls of btrfs (include/uapi/linux/btrfs.h).
+// ioctls of btrfs (include/uapi/linux/btrfs.h).
 const (
 	iocSubvolume   = 0x5000940e // _IOW(0x94, 14, struct btrfs_ioctl_vol_args)
 	iocInoLookup   = 0xd0009412 // _IOWR(0x94, 18, struct btrfs_ioctl_ino_lookup_args)
@@ -45,19 +45,18 @@ type qgroupLimit struct {
 	ID, Flags, MaxRefer, MaxExcl, RsvRefer, RsvExcl uint64
 }
 
-// Subvolume is the qgroup of one subvolume of btrfs. Its figures are those that
-// the kernel shows in /sys/fs/btrfs: right as of the last commit, and while a
-// limit is checked never too low.
+// Subvolume is the qgroup of one subvolume of btrfs. Its figures are those in /sys/fs/btrfs: they are correct as of
+// the last commit, and never too low while a limit is checked.
 type Subvolume struct {
-	dir string // of all qgroups, in sysfs
+	dir string // directory of all qgroups in sysfs
 	id  uint64
 }
 
-// String is the name of the qgroup, as in "0/257".
+// String returns the name of the qgroup, as in "0/257".
 func (s Subvolume) String() string { return "0/" + strconv.FormatUint(s.id, 10) }
 
-// OpenSubvolume finds the qgroup of the subvolume that dir is the root of. If btrfs has none, or its figures
-// are not right, it returns a fault with a hint.
+// OpenSubvolume finds the qgroup of the subvolume whose root is dir. If btrfs has none, or its figures are not
+// correct, it returns a fault with a hint.
 func OpenSubvolume(dir string) (Subvolume, error) {
 	s := Subvolume{}
 	fd, err := openDir(dir)
@@ -108,10 +107,10 @@ func (s Subvolume) state() (q qgroupState, err error) {
 	return qgroupState{on: on != 0, wrong: wrong != 0}, err
 }
 
-// Used is how many bytes the subvolume refers to.
+// Used returns the number of bytes that the subvolume refers to.
 func (s Subvolume) Used() (int64, error) { return s.number(s.entry("referenced")) }
 
-// Limit sets how many bytes the subvolume that dir is the root of may refer to. It reads the limit back and
+// Limit sets the number of bytes that the subvolume whose root is dir may refer to. It reads the limit back, and
 // returns an error if the kernel did not record it.
 func (s Subvolume) Limit(dir string, bytes int64) error {
 	same := func() error {
@@ -140,7 +139,7 @@ func (s Subvolume) entry(name string) string {
 	return filepath.Join("0_"+strconv.FormatUint(s.id, 10), name)
 }
 
-// number reads a file of sysfs; "none" is 0.
+// number reads a file of sysfs; "none" means 0.
 func (s Subvolume) number(name string) (int64, error) {
 	b, err := os.ReadFile(filepath.Join(s.dir, name))
 	if err != nil {
@@ -153,9 +152,8 @@ func (s Subvolume) number(name string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// TrySubvolume returns nil if the limit of a subvolume in dir stops a command, which it finds out by trying;
-// otherwise a fault that says what is missing, with a hint. It leaves nothing behind. The caller must be real
-// root.
+// TrySubvolume tests whether the limit of a subvolume in dir stops a command. If not, it returns a fault that names
+// what is missing, with a hint. It leaves nothing behind. The caller must be real root.
 func TrySubvolume(dir string) error {
 	err := trySubvolume(dir)
 	if err == nil || fault.Is(err, fault.Unsupported) {
@@ -170,7 +168,7 @@ func trySubvolume(dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	// rmdir(2) removes a subvolume that is empty.
+	// rmdir(2) removes an empty subvolume.
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	sub := filepath.Join(tmp, "sub")
 	if err := makeSubvolume(tmp, filepath.Base(sub)); err != nil {
@@ -193,8 +191,7 @@ func trySubvolume(dir string) (err error) {
 	return err
 }
 
-// forDir makes what is said about a directory that is gone soon be about the one
-// that it was made in.
+// forDir replaces the path of a temporary directory in an error with that of the directory it was created in.
 func forDir(f *fault.Error, tmp, dir string) error {
 	return fault.New(f.Kind, "%s", strings.ReplaceAll(f.Message, tmp, dir)).
 		WithHint("%s", strings.ReplaceAll(f.Hint, tmp, dir)).Because(f.Err)

@@ -14,11 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// projectsEnv names a directory on a file system with project quotas, for where
-// the tests cannot make one, as in scripts/vm.
+// projectsEnv names a directory on a file system with project quotas, for hosts on which the tests cannot create one,
+// as in scripts/vm.
 const projectsEnv = "COPPICE_TEST_PROJECTS"
 
-// onProjects gives an empty directory whose file system holds projects to limits.
+// onProjects returns an empty directory on a file system that enforces limits of projects.
 func onProjects(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,8 +39,7 @@ func onProjects(t *testing.T) string {
 	return dir
 }
 
-// mount makes a file system in a file and mounts it until the test ends, or says
-// why it cannot.
+// mount creates a file system in a file and mounts it until the test ends, or returns why it cannot.
 func mount(t *testing.T, options string, mkfs ...string) (at, why string) {
 	t.Helper()
 	tmp := t.TempDir()
@@ -59,7 +58,7 @@ func mount(t *testing.T, options string, mkfs ...string) (at, why string) {
 	return at, ""
 }
 
-// command does something as a command would, without CAP_SYS_RESOURCE.
+// command calls fn like a command, without CAP_SYS_RESOURCE.
 func command(t *testing.T, fn func() error) (got error) {
 	t.Helper()
 	if err := asCommand(func() { got = fn() }); err != nil {
@@ -113,7 +112,7 @@ func TestProject(t *testing.T) {
 	if err := os.MkdirAll(sub, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Bytes, and files that have none.
+	// Both bytes and empty files are limited.
 	if err := command(t,
 		func() error { return os.WriteFile(filepath.Join(sub, "big"), make([]byte, 2*size), 0o600) }); !full(err) {
 		t.Errorf("twice the limit: %v", err)
@@ -131,7 +130,7 @@ func TestProject(t *testing.T) {
 	if !full(err) || made >= int(Inodes(size)) {
 		t.Errorf("%d empty files: %v", made, err)
 	}
-	// Nothing of another project comes in, by name or by link.
+	// No file crosses into another project, by rename or by link.
 	if err := os.WriteFile(filepath.Join(other, "f"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -142,11 +141,11 @@ func TestProject(t *testing.T) {
 		!errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("linked into another project: %v", err)
 	}
-	// The daemon's own writes pass, where the file system has exemptions.
+	// The daemon's own writes are exempt, if the file system has exemptions.
 	if err := os.WriteFile(filepath.Join(sub, "daemon"), make([]byte, 2*size), 0o600); (err == nil) != Exempt(dir) {
 		t.Errorf("exempt %v: %v", Exempt(dir), err)
 	}
-	// Quotas that were changed behind our back are set again.
+	// A limit that another program removed is set again.
 	if err := Limit(dir, p, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +168,7 @@ func TestProject_Nested(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := TryProject(dir); !fault.Is(err, fault.Unsupported) ||
-		!strings.Contains(err.Error(), "belongs to project 1000 already") {
+		!strings.Contains(err.Error(), "already belongs to project 1000") {
 		t.Error(err)
 	}
 }

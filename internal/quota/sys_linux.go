@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
-// The calls of project quotas (include/uapi/linux/quota.h, dqblk_xfs.h, fs.h).
+// Commands and ioctls of project quotas (include/uapi/linux/quota.h, dqblk_xfs.h, fs.h).
 const (
 	prjQuota   = 2
 	getQuota   = 0x800007<<8 | prjQuota // Q_GETQUOTA
@@ -30,7 +30,7 @@ const (
 
 // dqblk is struct if_dqblk.
 type dqblk struct {
-	HardBlocks, SoftBlocks uint64 // of 1024 bytes
+	HardBlocks, SoftBlocks uint64 // in units of 1024 bytes
 	Space                  uint64 // bytes
 	HardInodes, SoftInodes uint64
 	Inodes                 uint64
@@ -45,7 +45,7 @@ type fsxattr struct {
 	_                                            [8]byte
 }
 
-// statv begins as struct fs_quota_statv does, and is longer than any of it.
+// statv begins like struct fs_quota_statv, and is larger than any version of it.
 type statv struct {
 	Version int8
 	_       uint8
@@ -67,7 +67,7 @@ func ioctl(fd int, req uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// openDir opens a directory of ours. The caller closes it.
+// openDir opens a directory of Coppice. The caller closes it.
 func openDir(dir string) (int, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -76,7 +76,7 @@ func openDir(dir string) (int, error) {
 	return fd, nil
 }
 
-// names of the file systems that are told apart here.
+// names of the file systems that the package distinguishes.
 var names = map[uint32]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
 	unix.TMPFS_MAGIC: "tmpfs", unix.F2FS_SUPER_MAGIC: "f2fs", unix.OVERLAYFS_SUPER_MAGIC: "overlay",
@@ -94,7 +94,7 @@ func fileSystem(dir string) string {
 	return "a file system of type 0x" + strconv.FormatUint(uint64(magic), 16)
 }
 
-// mountOf finds what is mounted where dir is; empty when that cannot be said.
+// mountOf returns the mount that contains dir; empty if it cannot be determined.
 func mountOf(dir string) (device, mount string) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -109,7 +109,7 @@ func mountOf(dir string) (device, mount string) {
 	return findMount(f, st.Dev, real)
 }
 
-// findMount reads mountinfo for the innermost mount of the device dev above dir.
+// findMount finds the innermost mount of the device dev that contains dir, in the text of mountinfo.
 func findMount(r io.Reader, dev uint64, dir string) (device, mount string) {
 	above, err := mounttable.Parse(r, mountinfo.ParentsFilter(dir))
 	if err != nil {

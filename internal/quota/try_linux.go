@@ -12,15 +12,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// The limit of a try, and how much is written against it.
+// The limit of a test, and how much it writes.
 const (
 	tryLimit = 1 << 20
 	tryWrite = 4 << 20
 )
 
-// TryProject returns nil if the limit of a project in dir stops a command, which it finds out by trying;
-// otherwise a fault that says what is missing, with a hint. It leaves nothing behind. The caller must be real
-// root.
+// TryProject tests whether the limit of a project in dir stops a command. If not, it returns a fault that names what
+// is missing, with a hint. It leaves nothing behind. The caller must be real root.
 func TryProject(dir string) error {
 	f, err := state(dir)
 	if err != nil {
@@ -45,8 +44,8 @@ func TryProject(dir string) error {
 	return nil
 }
 
-// Try calls TryProject or TrySubvolume, as fits the file system of dir. by names what enforces the limit, for
-// people.
+// Try calls TryProject or TrySubvolume, depending on the file system of dir. by names what enforces the limit, for
+// display.
 func Try(dir string) (by string, err error) {
 	switch fs := fileSystem(dir); fs {
 	case "btrfs":
@@ -70,7 +69,7 @@ func tryProject(dir string) (err error) {
 	return stopped(filepath.Join(tmp, "f"))
 }
 
-// stopped writes a file until a limit stops it, and removes it.
+// stopped writes a file until a limit stops it, and removes the file.
 func stopped(name string) error {
 	var werr error
 	if err := asCommand(func() {
@@ -92,14 +91,14 @@ func stopped(name string) error {
 	switch {
 	case werr == nil:
 		return fmt.Errorf("%d bytes exceeded a limit of %d", tryWrite, tryLimit)
-	case errors.Is(werr, unix.EDQUOT), errors.Is(werr, unix.ENOSPC): // the latter from xfs
+	case errors.Is(werr, unix.EDQUOT), errors.Is(werr, unix.ENOSPC): // xfs returns ENOSPC
 		return nil
 	}
 	return werr
 }
 
-// asCommand calls fn without CAP_SYS_RESOURCE, which lets its holder past quotas
-// and which no command has, on a thread that ends with it.
+// asCommand calls fn on a new thread without CAP_SYS_RESOURCE, which exempts from quotas and which no command has.
+// The thread exits afterwards.
 func asCommand(fn func()) error {
 	done := make(chan error)
 	go func() {

@@ -1,22 +1,21 @@
 package redact
 
-// automaton finds all occurrences of words in a text in one pass (Aho and Corasick), upper
-// and lower case alike. A state stands for the longest part of a word, from its beginning,
-// that the text read so far ends with.
+// automaton finds all occurrences of words in a text in one pass (Aho-Corasick), ignoring case. A state stands for
+// the longest prefix of a word with which the text that was read so far ends.
 //
-// States near the root, where text spends its time, have a row with all transitions. The
-// others, nearly all of which have one child, have their children alone, and fall back.
+// States near the root, where text spends its time, have a row with all transitions. The other states, nearly all of
+// which have one child, only have their children, and fall back.
 type automaton struct {
-	class   [256]uint8 // of a byte: what no word has is in class 0, and letters are folded
+	class   [256]uint8 // of a byte: 0 for bytes that no word has; letters are folded
 	shift   uint       // a row has 1<<shift transitions
 	rows    []int32    // of the states below dense, with the sign of hit
 	dense   int32
-	child   []int32 // of each state: where its children begin in edges; one more at the end
+	child   []int32 // of each state: index of its first child in edges; one more at the end
 	edges   []edge
-	fall    []int32 // the state of the next shorter part
-	depth   []int32 // how long the part is
-	word    []int32 // the number of the word that ends here, or -1
-	shorter []int32 // the next state on the way of fall where a word ends, or 0
+	fall    []int32 // state of the next shorter suffix
+	depth   []int32 // length of the prefix
+	word    []int32 // number of the word that ends here, or -1
+	shorter []int32 // next state along fall at which a word ends, or 0
 }
 
 type edge struct {
@@ -54,7 +53,7 @@ func (a *automaton) each(state int32, with func(word int32)) {
 	}
 }
 
-// fold makes one of upper and lower case, in ASCII.
+// fold converts ASCII letters to lower case.
 func fold(text string) string {
 	b := []byte(text)
 	for i, c := range b {

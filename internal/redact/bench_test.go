@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// fifty are secrets as a host has them.
+// fifty returns secrets as a host has them.
 func fifty() (all []Secret) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	const of = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_-"
@@ -23,7 +23,7 @@ func fifty() (all []Secret) {
 	return all
 }
 
-// build is what a compiler and a package manager print.
+// build returns output like that of a compiler and a package manager.
 func build() []byte {
 	var b bytes.Buffer
 	for i := 0; b.Len() < 1<<20; i++ {
@@ -36,8 +36,8 @@ func build() []byte {
 	return b.Bytes()
 }
 
-// BenchmarkStream: output of builds, and what is meant to be slow, with 50 secrets and all
-// known formats.
+// BenchmarkStream redacts the output of builds, and input that is meant to be slow, with 50 secrets and all known
+// formats.
 func BenchmarkStream(b *testing.B) {
 	patterns := []Pattern{{"acme", `\bACME-[0-9]{6,12}\b`}, {"ticket", `INT-[A-Z]+-[0-9a-f]{8}`}}
 	r := redactor(b, Options{Secrets: fifty()})
@@ -73,7 +73,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkString: an argument.
+// BenchmarkString redacts an argument.
 func BenchmarkString(b *testing.B) {
 	r := redactor(b, Options{Secrets: fifty()})
 	for b.Loop() {
@@ -81,7 +81,7 @@ func BenchmarkString(b *testing.B) {
 	}
 }
 
-// BenchmarkNew: what it costs to know 50 secrets and all known formats.
+// BenchmarkNew measures the cost of 50 secrets and all known formats.
 func BenchmarkNew(b *testing.B) {
 	b.ReportAllocs()
 	secrets := fifty()

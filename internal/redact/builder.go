@@ -2,20 +2,20 @@ package redact
 
 import "math/bits"
 
-// builder makes an automaton. Its nodes are those of a trie: the first is the root.
+// builder makes an automaton. Its nodes form a trie: the first is the root.
 type builder struct {
 	nodes []node
 	words int32
 }
 
-// node is a part of a word. No node has the root for a child or sibling, so 0 is none.
+// node is a prefix of a word. The root is never a child or sibling, so 0 means none.
 type node struct {
 	child, sibling int32
-	word           int32 // its number, or -1
-	b              byte  // the last byte of the part
+	word           int32 // number of the word, or -1
+	b              byte  // last byte of the prefix
 }
 
-// add returns the number of a word, which is folded: numbers start at 0.
+// add returns the number of a folded word: numbers start at 0.
 func (b *builder) add(word string) int32 {
 	if b.nodes == nil {
 		b.nodes = []node{{word: -1}}
@@ -31,7 +31,7 @@ func (b *builder) add(word string) int32 {
 	return b.nodes[at].word
 }
 
-// step returns the child by c, which it creates if necessary.
+// step returns the child for c, and creates it if necessary.
 func (b *builder) step(at int32, c byte) int32 {
 	for to := b.nodes[at].child; to != 0; to = b.nodes[to].sibling {
 		if b.nodes[to].b == c {
@@ -44,8 +44,7 @@ func (b *builder) step(at int32, c byte) int32 {
 	return to
 }
 
-// build numbers the nodes by their depth, so that a state's fall, which is nearer to the
-// root, is done before it.
+// build numbers the nodes by their depth, so that a state's fall, which is nearer to the root, is complete before it.
 func (b *builder) build() *automaton {
 	a := &automaton{}
 	classes := b.classes(a)
@@ -71,7 +70,7 @@ func (b *builder) classes(a *automaton) int {
 	n := 1
 	for _, node := range b.nodes[1:] {
 		if a.class[node.b] == 0 {
-			a.class[node.b] = uint8(n) // no more than 230, for no node has a capital
+			a.class[node.b] = uint8(n) // at most 230, since no node has a capital letter
 			n++
 		}
 	}
@@ -81,7 +80,7 @@ func (b *builder) classes(a *automaton) int {
 	return n
 }
 
-// connect sets where each state falls back to, and fills the rows.
+// connect sets the fall of each state, and fills the rows.
 func (a *automaton) connect() {
 	states := int32(len(a.word))
 	a.fall, a.shorter = make([]int32, states), make([]int32, states)

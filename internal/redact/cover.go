@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// cover writes the input without what spans cover, and with marks in its place. Of spans that overlap, the
-// first is named, until it ends or one of a better rank begins; one that begins when the named one has ended
-// is named in turn, though others still cover it.
+// cover writes the input with marks in place of the covered bytes. Of overlapping spans, the first is named, until it
+// ends or one of a better rank begins. A span that begins after the named one has ended is named in turn, even if
+// others still cover it.
 type cover struct {
 	r     *Redactor
-	spans []*span // which begin at or after what was put out, in any order
-	open  []*span // which have begun, and may grow
-	until int64   // where all others end that have begun
-	named *span   // whose mark is due, or nil
+	spans []*span // begin at or after the written output, in any order
+	open  []*span // have begun, and may grow
+	until int64   // largest end of the other spans that have begun
+	named *span   // span whose mark is pending, or nil
 	mac   hash.Hash
 }
 
-// put writes b, the input from at on, for which all spans that begin in it are known. An open span extends to
-// the end of b, or beyond.
+// put writes b, the input from at on. All spans that begin in b must be known. An open span extends to the end of b,
+// or beyond.
 func (c *cover) put(dst, b []byte, at int64) []byte {
 	if len(c.spans) > 0 {
 		slices.SortFunc(c.spans, func(a, b *span) int {
@@ -92,7 +92,7 @@ func (c *cover) covered(end int64) int64 {
 	return c.until
 }
 
-// mark puts out the mark that is due.
+// mark writes the pending mark.
 func (c *cover) mark(dst []byte) []byte {
 	if c.named == nil {
 		return dst
@@ -106,5 +106,5 @@ func (c *cover) mark(dst []byte) []byte {
 	return dst
 }
 
-// end writes the mark that is due if nothing follows.
+// end writes the pending mark at the end of the input.
 func (c *cover) end(dst []byte) []byte { return c.mark(dst) }

@@ -5,19 +5,19 @@ import "math"
 const (
 	entropyName = "random"
 
-	minToken = 20  // bytes of a token that is looked at
-	maxToken = 128 // of its beginning, by which it is judged
-	minBits  = 3.5 // of entropy for each byte: hexadecimal has 4 at most, English about 4.1 with its spaces
+	minToken = 20  // minimum length of a token, in bytes
+	maxToken = 128 // length of the prefix by which a longer token is judged
+	minBits  = 3.5 // minimum entropy of a byte: hexadecimal has at most 4 bits, English with its spaces about 4.1
 )
 
-// tokenAt is a token that is being read.
+// tokenAt is the state of reading tokens.
 type tokenAt struct {
-	read    int64 // all before was looked at
-	from    int64 // where the token begins, or -1
+	read    int64 // everything before was read
+	from    int64 // begin of the current token, or -1
 	decided bool
 }
 
-// readTokens finds tokens that look random. A token is judged when it has ended, or by its beginning.
+// readTokens finds tokens that look random. A token is judged at its end, or by its first maxToken bytes.
 func (s *Stream) readTokens() {
 	t := &s.token
 	for t.read = max(t.read, s.base); t.read < s.end(); t.read++ {
@@ -36,7 +36,7 @@ func (s *Stream) readTokens() {
 	}
 }
 
-// judge decides on the token that ends, or is long enough, at the end of what was read.
+// judge decides about the current token, of which the bytes before t.read are judged.
 func (s *Stream) judge() {
 	t := &s.token
 	if t.decided {
@@ -49,7 +49,7 @@ func (s *Stream) judge() {
 	}
 }
 
-// random reports whether a token looks machine-made: it has letters and digits, and many different ones.
+// random reports whether a token looks machine-made: it has letters and digits, and enough entropy.
 func random(token []byte) bool {
 	var counts [256]int
 	var letters, digits bool

@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// form is one way in which a secret is written.
+// form is one way in which a secret may be written.
 type form struct {
 	text        string
-	left, right bool // the neighbour carries bits of the secret, in base64
+	left, right bool // the neighbouring byte carries bits of the secret, in base64
 }
 
-// minLine is the minimum length of a line of a secret that is searched on its own.
+// minLine is the minimum length of a line of a secret that is searched separately.
 const minLine = 20
 
-// forms returns the forms in which value, which has no white space around it, is searched. Case does not
-// matter.
+// forms returns the forms in which value, which has no white space around it, is searched. The search ignores case.
 func forms(value string) []form {
 	var all []form
 	for _, text := range append([]string{value}, lines(value)...) {
@@ -34,8 +33,8 @@ func forms(value string) []form {
 	return all
 }
 
-// lines are the longer ones of several, without what fences a PEM block, and all of them
-// as terminals and Windows write them.
+// lines returns, for a value of several lines, the longer lines without those that fence a PEM block, and the whole
+// value as terminals and as Windows write it.
 func lines(value string) []string {
 	if !strings.Contains(value, "\n") {
 		return nil
@@ -50,7 +49,7 @@ func lines(value string) []string {
 	return all
 }
 
-// escaped are the forms in addresses and in JSON, once and twice.
+// escaped returns the forms in URLs and in JSON, escaped once and twice.
 func escaped(text string) []string {
 	query := url.QueryEscape(text)
 	all := []string{
@@ -101,9 +100,9 @@ func ascii(quoted string) string {
 	return b.String()
 }
 
-// inBase64 returns the part of text's encoding that does not depend on its surroundings, where offset bytes,
-// modulo three, come before it and anything after. Six bits are a character: those that text shares with its
-// neighbours are left out, and reported in the form.
+// inBase64 returns the part of text's encoding that does not depend on the surrounding bytes, if offset bytes, modulo
+// three, come before it and anything after. A character has six bits: those that text shares with its neighbours are
+// left out, and reported in the form.
 func inBase64(text string, offset int) form {
 	whole := base64.RawStdEncoding.EncodeToString(append(make([]byte, offset), text...))
 	bits := 8 * (offset + len(text))

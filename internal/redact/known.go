@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// maxName is the length of the longest name of a secret.
+// maxName is the maximum length of the name of a secret.
 const maxName = 64
 
-// Random reports whether a value is one token that looks random, as Options.Entropy has it.
+// Random reports whether a value is a single token that looks random, as for Options.Entropy.
 func Random(value string) bool {
 	value = strings.TrimSpace(value)
 	return strings.Trim(value, tokenBytes) == "" && random([]byte(value))
 }
 
-// Reach is the length of the longest form of a value that is looked for, in bytes: of one
-// that began before a place, no more than so many bytes are after it.
+// Reach returns the length of the longest form of a value that is searched, in bytes. A form that begins before a
+// position has at most that many bytes after it.
 func (r *Redactor) Reach() int { return int(slices.Max(r.words.depth)) }
 
-// tokenBytes are those that tokens which may look random have.
+// tokenBytes are the bytes of tokens that may look random.
 const tokenBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+_=-"
 
 // NameOf returns s as the name of a secret, without the characters that names cannot have.

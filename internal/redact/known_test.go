@@ -18,7 +18,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// A name that was made of anything is one that a redactor takes, and no form of a value is
+// TestNamesAndReach checks that a redactor accepts any name that NameOf returns, and that no form of a value is
 // longer than its reach.
 func TestNamesAndReach(t *testing.T) {
 	t.Parallel()

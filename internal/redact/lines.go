@@ -2,14 +2,14 @@ package redact
 
 import "bytes"
 
-// lineAt is how far a pattern has read.
+// lineAt is the position of a pattern in the input.
 type lineAt struct {
-	at   int64 // all before is searched
+	at   int64 // everything before was searched
 	seen int64 // no line ends between at and here
 }
 
-// readLines searches with one pattern. A line is searched as a whole; one that is longer than window in
-// parts, each of which starts where no earlier match can have begun.
+// readLines searches with one pattern. A line is searched as a whole; a line longer than window is searched in parts,
+// each of which starts where no earlier match can have begun.
 func (s *Stream) readLines(i int) {
 	l := &s.lines[i]
 	for l.at < s.end() {
@@ -32,7 +32,7 @@ func (s *Stream) readLines(i int) {
 	}
 }
 
-// search finds the matches that begin in the first bytes of part, and returns how many bytes are done.
+// search finds the matches that begin in the first bytes of part, and returns how many bytes are searched.
 func (s *Stream) search(i int, part []byte, first int) (done int) {
 	done = first
 	p, at := s.r.patterns[i], s.lines[i].at

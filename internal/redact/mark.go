@@ -11,7 +11,7 @@ import (
 
 const (
 	markBegin = "[redacted:"
-	printSize = 6 // bytes of a fingerprint, which is for telling secrets apart, not for proof
+	printSize = 6 // bytes of a fingerprint, which distinguishes secrets but proves nothing
 	markTail  = 2*printSize + len("]")
 )
 
@@ -23,8 +23,8 @@ var marks = sync.OnceValue(func() *regexp.Regexp {
 // mark returns the text that replaces a secret.
 func mark(name, print string) string { return markBegin + name + ":" + print + "]" }
 
-// fingerprint returns the same text for the same secret in the same home, which reveals nothing without the
-// home's key.
+// fingerprint returns the same text for the same secret in the same home. It reveals nothing without the key of the
+// home.
 func (r *Redactor) fingerprint(secret []byte) string {
 	h := r.mac()
 	h.Write(secret)

@@ -10,29 +10,29 @@ import (
 const (
 	// MaxPatterns is the maximum number of patterns of a Redactor.
 	MaxPatterns = 64
-	// MaxMatch is how many bytes of a line, from the start of a match, a pattern is certain to see. A longer
-	// match is found in parts, or not at all.
+	// MaxMatch is the number of bytes, from the start of a match, that a pattern is certain to see of a line. A
+	// longer match may be found in parts, or not at all.
 	MaxMatch = 1 << 10
 
-	maxExpr    = 1 << 10 // bytes of an expression
-	maxProgram = 4 << 10 // instructions of what it is compiled to
+	maxExpr    = 1 << 10 // maximum bytes of an expression
+	maxProgram = 4 << 10 // maximum instructions of its program
 
-	// window is how much of a line is searched at a time, unless it ends before.
+	// window is the maximum number of bytes of a line that are searched at a time.
 	window = 2 * MaxMatch
 )
 
-// Pattern is a regular expression (RE2) of the policy. It is matched within lines, as grep
-// does. Its first group is the secret; without groups, all of it.
+// Pattern is a regular expression (RE2) of the policy. It is matched within lines, as by grep. Its first group is the
+// secret; without groups, the whole match is.
 type Pattern struct {
 	Name string
 	Expr string
 }
 
-// compiled is a pattern that can be used.
+// compiled is a compiled pattern.
 type compiled struct {
 	name string
 	re   *regexp.Regexp
-	has  []byte // what every match has in it, or nothing
+	has  []byte // text that every match contains; may be empty
 }
 
 func compile(patterns []Pattern) ([]compiled, error) {
@@ -51,7 +51,7 @@ func compile(patterns []Pattern) ([]compiled, error) {
 	return all, nil
 }
 
-// Check returns what is wrong with an expression for a Pattern; nil if it is valid.
+// Check returns the reason why an expression is invalid for a Pattern; nil if it is valid.
 func Check(expr string) error {
 	_, err := Pattern{Name: "redact", Expr: expr}.compile()
 	return err
@@ -91,8 +91,8 @@ func (p Pattern) compile() (c compiled, err error) {
 	return compiled{p.Name, re, []byte(literal(tree))}, nil
 }
 
-// literal returns the longest text that every match of an expression contains, as far as that is easily
-// found. It is searched first, which is much faster.
+// literal returns the longest text that every match of an expression contains, as far as that is easily found.
+// Searching for it first is much faster.
 func literal(e *syntax.Regexp) (longest string) {
 	switch e.Op {
 	case syntax.OpLiteral:
@@ -111,7 +111,7 @@ func literal(e *syntax.Regexp) (longest string) {
 	return longest
 }
 
-// secret is the part of a match that is to go.
+// secret returns the part of a match that is replaced.
 func secret(match []int) (from, to int) {
 	if len(match) > 2 && match[2] >= 0 {
 		return match[2], match[3]

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// MinSecret is the length of the shortest value, in bytes without the white space
-	// around it, that can be replaced without destroying text.
+	// MinSecret is the minimum length of a value, in bytes without the white space around it, that can be replaced
+	// without destroying text.
 	MinSecret = 6
-	// MaxSecret is the length of the longest one.
+	// MaxSecret is the maximum length of a value.
 	MaxSecret = 16 << 10
-	// MaxSecrets is the length of all values together. A byte costs about 0.7 KiB of memory.
+	// MaxSecrets is the maximum length of all values together. Each byte costs about 0.7 KiB of memory.
 	MaxSecrets = 64 << 10
 
 	minKey = 16
@@ -23,60 +23,57 @@ const (
 
 // Secret is a value that the host knows. Several may have one name.
 type Secret struct {
-	Name  string // what the mark calls it: letters, digits, "_", "." and "-", 64 at most
+	Name  string // name in marks: at most 64 letters, digits, "_", "." and "-"
 	Value string
 }
 
 // Options configures a Redactor. Key is required; the known formats are always redacted.
 type Options struct {
-	Key      []byte // of the home, for fingerprints: 16 bytes at least
+	Key      []byte // of the home, for fingerprints: at least 16 bytes
 	Secrets  []Secret
 	Patterns []Pattern
-	Entropy  bool // also look for tokens that look random, commit ids among them
+	Entropy  bool // also redact tokens that look random, including commit ids
 }
 
-// Reason says why a secret cannot be redacted, or not in every case.
+// Reason is why a secret cannot be redacted, or not in every case.
 type Reason string
 
 // The reasons.
 const (
-	TooShort Reason = "too short" // it is left where it stands
-	TooLong  Reason = "too long"  // it is left where it stands, as are all that exceed MaxSecrets together
-	InMark   Reason = "in mark"   // it is replaced, and the words of a mark contain it all the same
+	TooShort Reason = "too short" // it is not replaced
+	TooLong  Reason = "too long"  // it is not replaced, like all values beyond MaxSecrets together
+	InMark   Reason = "in mark"   // it is replaced, but the text of a mark contains it
 )
 
-// Unfit is a secret that cannot be redacted. The caller must not give it to a sandbox if it would be left as
-// it is.
+// Unfit is a secret that cannot be redacted. The caller must not give it to a sandbox if it is not replaced.
 type Unfit struct {
 	Name string
 	Why  Reason
 }
 
-// Redactor knows secrets and formats. It does not change, and may be used by many at the
-// same time.
+// Redactor knows secrets and formats. It is immutable and safe for concurrent use.
 type Redactor struct {
 	key      []byte
 	secrets  []known
 	rules    []*rule
 	patterns []compiled
 	entropy  bool
-	base64   *class // of which the neighbours of a form in base64 may be
-	token    *class // of which tokens are that may look random
+	base64   *class // bytes that may surround a form in base64
+	token    *class // bytes of tokens that may look random
 	words    *automaton
-	finds    [][]find // what each word of the automaton stands for
+	finds    [][]find // meanings of each word of the automaton
 }
 
 // known is a secret as it appears in marks.
 type known struct{ name, print string }
 
-// find is the meaning of a word that was found: a form of a secret, a key of a rule, or the beginning of a
-// mark.
+// find is the meaning of a found word: a form of a secret, a key of a rule, or the beginning of a mark.
 type find struct {
-	rule   int // of a key; or ofForm, ofMark
+	rule   int // index of the rule of a key; or ofForm, ofMark
 	secret int
-	size   int  // of the word, in bytes
-	left   bool // the byte before carries bits of the secret
-	right  bool // the byte after does
+	size   int  // length of the word, in bytes
+	left   bool // the byte before the word carries bits of the secret
+	right  bool // the byte after the word carries bits of the secret
 }
 
 const (
@@ -86,7 +83,7 @@ const (
 
 var names = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
 
-// New returns a Redactor, and the secrets that it cannot redact. The error is Invalid for a bad key, name or
+// New returns a Redactor, and the secrets that it cannot redact. It returns Invalid for an invalid key, name or
 // pattern.
 func New(o Options) (*Redactor, []Unfit, error) {
 	if len(o.Key) < minKey {
@@ -118,7 +115,7 @@ func New(o Options) (*Redactor, []Unfit, error) {
 	return r, unfit, nil
 }
 
-// learnSecrets adds the forms of the secrets, each form for the first that has it.
+// learnSecrets adds the forms of the secrets, each for the first secret that has it.
 func (r *Redactor) learnSecrets(b *builder, secrets []Secret) (unfit []Unfit, err error) {
 	seen, total := map[string]bool{}, 0
 	for _, s := range secrets {
@@ -160,7 +157,7 @@ func (r *Redactor) learn(b *builder, word string, f find) {
 	r.finds[n] = append(r.finds[n], f)
 }
 
-// inMark reports whether the words of some mark contain value, folded as it is.
+// inMark reports whether the text of some mark contains value, which is folded.
 func (r *Redactor) inMark(value string) bool {
 	in := func(name string) bool { return strings.Contains(fold(mark(name, "")), value) }
 	return in(entropyName) ||

@@ -60,7 +60,8 @@ func TestNew_RefusesInvalidOptions(t *testing.T) {
 	}
 }
 
-// Marks of a secret are the same in all its forms, in one home, and in no other.
+// TestFingerprints checks that the marks of a secret are the same in all its forms, in one home, and different in
+// another home.
 func TestFingerprints(t *testing.T) {
 	t.Parallel()
 	const value = "hunter2/hunter2"
@@ -69,7 +70,7 @@ func TestFingerprints(t *testing.T) {
 	want := r.String(value)
 	for name, write := range writings {
 		if got := r.String(write(value)); !strings.Contains(got, want) {
-			t.Errorf("%s: %q has not %q", name, got, want)
+			t.Errorf("%s: %q does not contain %q", name, got, want)
 		}
 	}
 	if got := r.String("correct horse"); strings.HasSuffix(got, want[len(want)-markTail:]) {
@@ -80,7 +81,7 @@ func TestFingerprints(t *testing.T) {
 	if err != nil || other.String(value) == want {
 		t.Errorf("%q in two homes, %v", want, err)
 	}
-	// What a rule finds has the fingerprint that it would have as a known secret.
+	// A secret that a rule finds has the fingerprint that it would have as a known secret.
 	if got := redactor(t, Options{}).String("password=" + value); !strings.HasSuffix(got, want[len(want)-markTail:]) {
 		t.Errorf("%q and %q", got, want)
 	}
@@ -90,7 +91,7 @@ func TestFingerprints(t *testing.T) {
 	}
 }
 
-// A secret of several lines is found as terminals write it, and line by line.
+// TestSecretsOfSeveralLines checks that a secret of several lines is found as terminals write it, and line by line.
 func TestSecretsOfSeveralLines(t *testing.T) {
 	t.Parallel()
 	const a, b = "MIIEvQIBADANBgkqhkiG9w0BAQEF", "AASCBKcwggSjAgEAAoIBAQDXyzzyx"
@@ -105,8 +106,7 @@ func TestSecretsOfSeveralLines(t *testing.T) {
 	}
 }
 
-// TestKnownSecret_IsNamed checks that a secret that the host knows is named also where another
-// match covers it.
+// TestKnownSecret_IsNamed checks that a secret that the host knows is named even if another match covers it.
 func TestKnownSecret_IsNamed(t *testing.T) {
 	t.Parallel()
 	r := redactor(t, Options{Secrets: []Secret{{"db", "hunter2hunter2"}}})
@@ -135,7 +135,7 @@ func TestPatterns_MatchWithinLines(t *testing.T) {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}
-	// Wherever in a long line a match of the sure length stands.
+	// A match of MaxMatch bytes is found at any position of a long line.
 	match := "<" + strings.Repeat("s", MaxMatch-2) + ">"
 	for at := range 2 * window / 61 {
 		if got := r.String(long[:61*at] + match + long); leaks(got, match) {
@@ -157,7 +157,7 @@ func TestEntropy_RedactsRandomTokens(t *testing.T) {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 		if got := alone(t).String(text); got != text {
-			t.Errorf("%q is %q where nobody asked", text, got)
+			t.Errorf("%q is %q without the option", text, got)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func TestRedactor_ConcurrentUse(t *testing.T) {
 			for _, l := range r.rules {
 				for _, e := range l.drop {
 					if text := strings.NewReplacer("‹", "", "›", "").Replace(e); r.String(text) == text {
-						t.Errorf("%q stays", text)
+						t.Errorf("%q is not redacted", text)
 					}
 				}
 			}
@@ -180,7 +180,7 @@ func TestRedactor_ConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// full takes some bytes, and no more.
+// full accepts room bytes, and no more.
 type full struct {
 	bytes.Buffer
 	room int
@@ -217,7 +217,7 @@ func TestWriter(t *testing.T) {
 		}
 		out.Reset()
 	}
-	// What did not reach the writer is told, and nothing follows it.
+	// An error of the underlying writer is reported, and nothing is written after it.
 	f := &full{room: 100}
 	w = r.Writer(f)
 	_, err := w.Write([]byte(text))

@@ -14,24 +14,24 @@ import (
 //go:embed rules.txt
 var rulesText string
 
-// rule is a known format. Where one of its keys is found, and no byte of left is before it, head is tried, on
-// near bytes. What its first group matched is the secret, or all of it; if there is a body, the secret
-// continues after the head as long as bytes are of that class, and over tail, if that follows.
+// rule is a known format. If one of its keys is found, and the byte before is not in left, head is matched against
+// near bytes from the key on. The first group of head is the secret, or the whole match. If there is a body, the
+// secret continues after the head while bytes are of that class, and over tail, if that follows.
 type rule struct {
 	name  string
-	keys  []string // folded; none of a rule's begins another
+	keys  []string // folded; no key of a rule is a prefix of another
 	left  string   // a class, or ""
-	sign  bool     // after the word that the key is part of comes ":" or "=", as assigned has it
-	needs string   // one of these bytes is near, or ""
-	near  int      // bytes
+	sign  bool     // the word that the key is part of must be followed by ":" or "="; see assigned
+	needs string   // one of these bytes must be near, or ""
+	near  int      // number of bytes that head is matched against
 	head  string
 	body  string // a class, or ""
 	tail  string // or ""
-	quote bool   // in the body, a backslash takes the byte after it along
+	quote bool   // in the body, a backslash also takes the next byte
 
 	keep, drop []string // examples: with the secret between ‹ and ›, and without one
 
-	ready func() machine // made when first needed: most rules never are
+	ready func() machine // compiles the rule when it is first needed: most rules never are
 }
 
 // machine is a compiled rule.
@@ -43,11 +43,10 @@ type machine struct {
 // class is a set of bytes.
 type class [256]bool
 
-// nearest is how many bytes a head is tried on if a rule does not say. No rule has fewer, and a mark is
-// shorter.
+// nearest is the default of near. No rule has a smaller one, and a mark is shorter.
 const nearest = 128
 
-// nearTail is how many bytes a tail may have.
+// nearTail is the maximum length of a tail.
 const nearTail = 96
 
 // builtin reads the known formats.
@@ -103,13 +102,13 @@ func (l *rule) set(word, rest string) bool {
 	return true
 }
 
-// example is one as it is meant: a "~" keeps scanners of repositories from taking it for a
-// secret that leaked, and `\r`, `\n` and `\t` are what they are in Go.
+// example decodes an example: a "~" keeps secret scanners from taking it for a leaked secret, and `\r`, `
+// ` and `\t` are as in Go.
 func example(text string) string {
 	return strings.NewReplacer("~", "", `\n`, "\n", `\r`, "\r", `\t`, "\t", `\\`, `\`).Replace(text)
 }
 
-// machine compiles a rule; a test shows that all rules compile.
+// machine compiles a rule; a test checks that all rules compile.
 func (l *rule) machine() machine {
 	m := machine{head: regexp.MustCompile(`\A(?:` + l.head + `)`)}
 	if l.left != "" {
@@ -124,7 +123,7 @@ func (l *rule) machine() machine {
 	return m
 }
 
-// worth reports whether the head may match at the beginning of near.
+// worth reports whether the head can match near.
 func (l *rule) worth(near []byte) bool {
 	return (!l.sign || assigned(near)) && (l.needs == "" || bytes.ContainsAny(near, l.needs))
 }
@@ -143,8 +142,8 @@ func assigned(near []byte) bool {
 	return i < len(near) && (near[i] == ':' || near[i] == '=')
 }
 
-// members reads a class in the syntax of RE2. A byte that is not ASCII belongs to it where
-// characters beyond ASCII do.
+// members reads a class in the syntax of RE2. It contains the non-ASCII bytes if the class matches non-ASCII
+// characters.
 func members(text string) *class {
 	re := regexp.MustCompile(text)
 	var c class

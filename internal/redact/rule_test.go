@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// never matches.
+// never is an expression that never matches.
 var never = regexp.MustCompile(`[^\x00-\x{10FFFF}]`)
 
-// alone is a Redactor that knows the known formats only.
+// alone returns a Redactor that only knows the known formats.
 func alone(t testing.TB) *Redactor {
 	t.Helper()
 	r, unfit, err := New(Options{Key: []byte("0123456789abcdef")})
@@ -20,14 +20,13 @@ func alone(t testing.TB) *Redactor {
 	return r
 }
 
-// TestRules_RedactExamples checks that the marked secret of each example is redacted, and that
-// everything else stays.
+// TestRules_RedactExamples checks that the marked secret of each example is redacted, and everything else is not.
 func TestRules_RedactExamples(t *testing.T) {
 	t.Parallel()
 	r := alone(t)
 	for _, l := range r.rules {
 		if len(l.drop) == 0 || len(l.keep) == 0 {
-			t.Errorf("%s has no example of what goes, or of what stays", l.name)
+			t.Errorf("%s has no example with a secret, or none without", l.name)
 		}
 		for _, e := range l.drop {
 			head, rest, ok := strings.Cut(e, "‹")
@@ -80,7 +79,7 @@ func TestRules_AreWellFormed(t *testing.T) {
 	t.Parallel()
 	for _, l := range alone(t).rules {
 		if !names().MatchString(l.name) {
-			t.Errorf("%q is no name", l.name)
+			t.Errorf("%q is not a name", l.name)
 		}
 		for i, key := range l.keys {
 			if len(key) < 3 || l.near < nearest || len(key) > l.near {

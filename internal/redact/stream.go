@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// piece is how much input is read before what is decided is written.
+// piece is the number of bytes that are read before decided output is written.
 const piece = 32 << 10
 
-// Stream redacts one stream of bytes, given in pieces of any size, which do not affect the output. It buffers
-// only what may still turn out to be a secret: bytes that begin a word that is searched, the near bytes of a
-// rule whose key was found, and, if there are patterns, a line, of which it searches 2 KiB at a time. A
-// secret without an end is not buffered.
+// Stream redacts one stream of bytes, given in pieces of any size, which do not affect the output. It buffers only
+// bytes that may still be part of a secret: the beginning of a searched word, the near bytes of a rule whose key was
+// found, and, if there are patterns, a line, of which it searches 2 KiB at a time. A secret without an end is not
+// buffered.
 //
 // It is not safe for concurrent use.
 type Stream struct {
 	r *Redactor
 
-	buf    []byte // of the input, what is not let go; all of it was read by the automaton
-	base   int64  // where buf begins in the input
-	before int    // the byte before base, or -1
-	ended  bool   // nothing follows buf
+	buf    []byte // input that was not written yet; the automaton has read all of it
+	base   int64  // position of buf in the input
+	before int    // byte before base, or -1
+	ended  bool   // buf is the end of the input
 
 	state   int32    // of the automaton
-	keys    []keyAt  // found, their heads to be tried
-	print   int64    // where the fingerprint of the last mark in the input begins
-	last    []*span  // of each rule: its last span with a body
-	growing []*span  // whose ends are not known
+	keys    []keyAt  // found keys whose heads were not tried yet
+	print   int64    // position of the fingerprint of the last mark in the input
+	last    []*span  // last span with a body of each rule
+	growing []*span  // spans whose ends are not known
 	lines   []lineAt // of each pattern
 	token   tokenAt
 
@@ -39,20 +39,20 @@ type keyAt struct {
 	rule int
 }
 
-// span is a part of the input that is to go.
+// span is a part of the input that is replaced.
 type span struct {
 	from, to int64
 	rank     rank
-	size     int // of the word that was found: of values the longest goes first
-	index    int // of the rule or pattern
+	size     int // length of the found word: of several values the longest is named
+	index    int // index of the rule or pattern
 	name     string
-	print    string // "" where it is to be made of the bytes
+	print    string // fingerprint; "": computed from the covered bytes
 
 	grow growth
 	open bool // it may grow beyond to
 }
 
-// rank decides which of several spans the mark names.
+// rank decides which of several spans a mark names: the smallest rank.
 type rank int
 
 const (
@@ -62,16 +62,16 @@ const (
 	ofEntropy
 )
 
-// growth is how a span goes on.
+// growth is the state of a growing span.
 type growth struct {
 	body    *class
-	most    int64 // no further than here; 0 where there is no such bound
-	begin   int64 // of the body
-	ran     int64 // its end, as far as it is known
+	most    int64 // maximum end; 0: none
+	begin   int64 // position of the body
+	ran     int64 // end of the body, as far as it is known
 	rule    *machine
-	escaped bool // the byte before was a backslash that takes this one along
+	escaped bool // the previous byte was a backslash that takes this byte along
 	quote   bool
-	stopped bool // a tail may follow
+	stopped bool // the body has ended; a tail may follow
 }
 
 // Stream returns a new Stream.
@@ -83,7 +83,7 @@ func (r *Redactor) Stream() *Stream {
 	}
 }
 
-// Append appends to dst the output for the input up to and including src, as far as it is decided.
+// Append appends to dst the decided output for the input up to and including src.
 func (s *Stream) Append(dst, src []byte) []byte {
 	for len(src) > 0 {
 		n := min(len(src), piece)
@@ -94,7 +94,7 @@ func (s *Stream) Append(dst, src []byte) []byte {
 	return dst
 }
 
-// Finish appends to dst what was buffered, at the end of the input. The Stream can be used again.
+// Finish appends to dst the output for the buffered bytes, at the end of the input. The Stream can be used again.
 func (s *Stream) Finish(dst []byte) []byte {
 	s.ended = true
 	dst = s.release(dst)
@@ -104,7 +104,7 @@ func (s *Stream) Finish(dst []byte) []byte {
 	return dst
 }
 
-// end is the position of the end of the known input.
+// end returns the position of the end of the known input.
 func (s *Stream) end() int64 { return s.base + int64(len(s.buf)) }
 
 // from returns at most n bytes of the input from a position on.
@@ -113,7 +113,7 @@ func (s *Stream) from(at int64, n int) []byte {
 	return b[:min(n, len(b))]
 }
 
-// at returns one byte, or -1 before the beginning.
+// at returns the byte at a position, or -1 before the beginning.
 func (s *Stream) at(at int64) int {
 	if at < s.base {
 		return s.before
@@ -145,7 +145,7 @@ func (s *Stream) read(src []byte) {
 	s.state = state
 }
 
-// found notes the words that end at to.
+// found records the words that end at to.
 func (s *Stream) found(state int32, to int64) {
 	s.r.words.each(state, func(word int32) {
 		for _, f := range s.r.finds[word] {
@@ -167,7 +167,7 @@ func (s *Stream) found(state int32, to int64) {
 	})
 }
 
-// add adds a span that was found, in any order.
+// add adds a span. Spans may be added in any order.
 func (s *Stream) add(sp *span) {
 	if sp.open {
 		s.grow(sp)
@@ -180,7 +180,7 @@ func (s *Stream) add(sp *span) {
 	}
 }
 
-// release writes what is decided.
+// release writes the decided output.
 func (s *Stream) release(dst []byte) []byte {
 	s.growing = slices.DeleteFunc(s.growing, func(sp *span) bool { s.grow(sp); return !sp.open })
 	s.tryKeys()
@@ -193,7 +193,7 @@ func (s *Stream) release(dst []byte) []byte {
 	return s.let(dst, s.decided())
 }
 
-// tryKeys tries the heads of rules that have the bytes they need, in the order of the input.
+// tryKeys tries the heads of rules whose near bytes are known, in the order of the input.
 func (s *Stream) tryKeys() {
 	slices.SortFunc(s.keys, func(a, b keyAt) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.rule, b.rule))
@@ -241,7 +241,7 @@ func (s *Stream) try(k keyAt) {
 		s.add(sp)
 		return
 	}
-	// Where the rule's last span goes on here, this one would end with it.
+	// If the last span of the rule continues here, this one would end with it.
 	sp.to = k.at + int64(match[1])
 	if last := s.last[k.rule]; last != nil && last.grow.begin <= sp.to && sp.to <= last.grow.ran {
 		return
@@ -292,7 +292,7 @@ func (s *Stream) grow(sp *span) {
 	}
 }
 
-// decided returns the position of the first byte that is not decided yet.
+// decided returns the position of the first undecided byte.
 func (s *Stream) decided() int64 {
 	at := s.end()
 	if s.ended {
@@ -300,7 +300,7 @@ func (s *Stream) decided() int64 {
 	}
 	at -= int64(s.r.words.depth[s.state])
 	if before := s.at(at - 1); before >= 0 && s.r.base64[before] {
-		at-- // a form in base64 takes the byte before it along
+		at-- // a form in base64 also takes the byte before it
 	}
 	for _, k := range s.keys {
 		at = min(at, k.at)
@@ -319,7 +319,7 @@ func (s *Stream) decided() int64 {
 	return max(at, s.base)
 }
 
-// let puts out the input up to a place.
+// let writes the input up to a position.
 func (s *Stream) let(dst []byte, to int64) []byte {
 	n := int(to - s.base)
 	if n > 0 {

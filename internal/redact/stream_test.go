@@ -27,7 +27,7 @@ func redactor(t rapid.TB, o Options) *Redactor {
 	return r
 }
 
-// cut redacts text in pieces that end at the places given, which are sorted.
+// cut redacts text in pieces that end at the given positions, which are sorted.
 func cut(r *Redactor, text string, places ...int) string {
 	s := r.Stream()
 	var out []byte
@@ -41,12 +41,12 @@ func cut(r *Redactor, text string, places ...int) string {
 
 var anyMark = regexp.MustCompile(`\[redacted:[A-Za-z0-9][A-Za-z0-9_.-]{0,63}:[0-9a-f]{12}\]`)
 
-// leaks reports whether out, but for its marks, has value in it, in upper or lower case.
+// leaks reports whether out contains value outside its marks, ignoring case.
 func leaks(out, value string) bool {
 	return strings.Contains(anyMark.ReplaceAllString(fold(out), "\x00\x00"), fold(value))
 }
 
-// writings are the ways in which tests write a secret. They are not taken from forms.
+// writings are the ways in which tests write a secret, independent of forms.
 var writings = map[string]func(string) string{
 	"plain":       func(v string) string { return v },
 	"upper case":  upper,
@@ -65,7 +65,7 @@ var writings = map[string]func(string) string{
 	"assigned":    func(v string) string { return "PASSWORD=" + v + "\n" },
 }
 
-// upper is ASCII's upper case.
+// upper converts ASCII letters to upper case.
 func upper(v string) string {
 	b := []byte(v)
 	for i, c := range b {
@@ -76,7 +76,7 @@ func upper(v string) string {
 	return string(b)
 }
 
-// values are secrets of all sorts; texts are what is written around them.
+// values returns secrets of all sorts; texts returns text with secrets in it.
 func values() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[A-Za-z0-9+/=_-]{6,40}`),
@@ -150,7 +150,7 @@ func TestStream_RedactsAcrossChunks(t *testing.T) {
 			}
 			for name, write := range writings {
 				if strings.HasPrefix(name, "base64") {
-					continue // what is sure of it: TestStream_RedactsBase64AtAnyOffset
+					continue // TestStream_RedactsBase64AtAnyOffset checks its certain part
 				}
 				written := write(v)
 				if strings.HasPrefix(name, "JSON") {
@@ -173,7 +173,7 @@ func TestStream_RedactsAcrossChunks(t *testing.T) {
 	})
 }
 
-// every gives the places that cut n bytes into pieces of one size.
+// every returns the positions that split n bytes into pieces of one size.
 func every(size, n int) (places []int) {
 	for at := size; at < n; at += size {
 		places = append(places, at)
@@ -202,13 +202,13 @@ func TestStream_EveryOffsetAndChunkSize(t *testing.T) {
 	for _, write := range writings {
 		all = append(all, "> "+write(value)+" <"+write(value)+write(value))
 	}
-	// What follows is longer than anything that is waited for, so that the end decides nothing.
+	// The following text is longer than any buffer, so that the end of input decides nothing.
 	const after = window + 512
 	for _, text := range all {
 		places := len(text)
 		text += strings.Repeat("\n. ; ", after/5)
 		whole := r.String(text)
-		for at := 0; at < places; at += 1 + places/150 { // of long ones not all
+		for at := 0; at < places; at += 1 + places/150 { // not all of long texts
 			if got := cut(r, text, at); got != whole {
 				t.Fatalf("%q cut at %d is %q, and as a whole %q", text, at, got, whole)
 			}
@@ -219,8 +219,8 @@ func TestStream_EveryOffsetAndChunkSize(t *testing.T) {
 	}
 }
 
-// TestStream_RemovesExactlyOccurrences checks that for values only, the output is the input
-// without the bytes of their occurrences.
+// TestStream_RemovesExactlyOccurrences checks that with values only, the output is the input without the bytes of
+// their occurrences.
 func TestStream_RemovesExactlyOccurrences(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -270,7 +270,7 @@ func TestStream_RedactsBase64AtAnyOffset(t *testing.T) {
 			[]*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding}).
 			Draw(t, "encoding")
 		text := enc.EncodeToString(slices.Concat(before, []byte(value), after))
-		from, to := 8*len(before)/6, (8*(len(before)+len(value))+5)/6 // all that have a bit of it
+		from, to := 8*len(before)/6, (8*(len(before)+len(value))+5)/6 // all characters that have a bit of it
 		r := redactor(t, Options{Secrets: []Secret{{"s", value}}})
 		got := r.String("<" + text + ">")
 		if pieces := cut(r, "<"+text+">", every(rapid.IntRange(1, 9).Draw(t, "size"), len(text))...); pieces != got {
@@ -291,13 +291,13 @@ func TestStream_HoldsBackOnlyPossibleSecrets(t *testing.T) {
 	r := redactor(t, Options{Secrets: []Secret{{"s", value}}})
 	s := r.Stream()
 	if got := string(s.Append(nil, []byte("all is well.\n# 1 2 3 !\n"))); got != "all is well.\n# 1 2 3 !\n" {
-		t.Errorf("of plain text only %q is passed on", got)
+		t.Errorf("only %q of plain text is passed on", got)
 	}
 	if got := string(s.Append(nil, []byte(value))); got != "" {
-		t.Errorf("%q is passed on, of a secret", got)
+		t.Errorf("%q of a secret is passed on", got)
 	}
 	if got := string(s.Append(nil, []byte("; ;;"))); !strings.HasSuffix(got, "]; ;;") {
-		t.Errorf("%q is passed on of what follows a secret", got)
+		t.Errorf("after a secret, %q is passed on", got)
 	}
 	longest := 0
 	for _, l := range r.rules {
@@ -316,7 +316,7 @@ func TestStream_HoldsBackOnlyPossibleSecrets(t *testing.T) {
 	})
 }
 
-// TestStream_EndlessSecretUsesNoMemory checks that a secret without an end is dropped as it arrives.
+// TestStream_EndlessSecretUsesNoMemory checks that a secret without an end is discarded as it arrives.
 func TestStream_EndlessSecretUsesNoMemory(t *testing.T) {
 	t.Parallel()
 	for begin, more := range map[string]string{

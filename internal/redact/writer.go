@@ -2,7 +2,7 @@ package redact
 
 import "io"
 
-// Writer redacts what is written to it, and passes it on. It is not safe for concurrent use.
+// Writer redacts bytes and writes them to another writer. It is not safe for concurrent use.
 type Writer struct {
 	w   io.Writer
 	s   *Stream
@@ -10,11 +10,11 @@ type Writer struct {
 	err error
 }
 
-// Writer returns a Writer that writes to w, which the caller closes, after the Writer.
+// Writer returns a Writer that writes to w. The caller closes the Writer, and then w.
 func (r *Redactor) Writer(w io.Writer) *Writer { return &Writer{w: w, s: r.Stream()} }
 
-// Write takes all of b, and passes on what is decided. After an error of the underlying writer, which every
-// later call returns, nothing is passed on.
+// Write takes all of b, and writes the decided output. After an error of the underlying writer, every later call
+// returns that error and writes nothing.
 func (w *Writer) Write(b []byte) (int, error) {
 	for n := 0; n < len(b); n += piece {
 		if w.err == nil {
@@ -27,7 +27,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close passes on what was buffered. What is written afterwards is another stream.
+// Close writes the buffered output. Bytes that are written afterwards form another stream.
 func (w *Writer) Close() error {
 	if w.err == nil {
 		w.pass(w.s.Finish(w.out[:0]))

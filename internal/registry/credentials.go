@@ -12,18 +12,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// Credentials are where docker and podman have those of a user: in files of theirs, or with
-// a helper docker-credential-* that these files name, which is run. They are only read.
+// Credentials are the user's credentials as stored by docker and podman: in their files, or in a helper
+// docker-credential-* that these files name, which is executed. They are only read.
 type Credentials struct {
 	files []credentialFile
 }
 
 type credentialFile struct {
 	path   string
-	nested bool // it may have some for a part of a registry
+	nested bool // it may have credentials for a part of a registry
 }
 
-// UserCredentials finds them by the user's environment.
+// UserCredentials returns the credentials of the user with the given environment.
 func UserCredentials(getenv func(string) string) *Credentials {
 	c := &Credentials{}
 	add := func(nested bool, dir string, below ...string) {
@@ -47,8 +47,8 @@ func UserCredentials(getenv func(string) string) *Credentials {
 	return c
 }
 
-// get returns the first credentials for a registry. Errors do not quote a helper or file, whose output may contain
-// secrets.
+// get returns the first credentials for a registry. Errors do not quote the output of a helper or the content of
+// a file, which may contain secrets.
 func (c *Credentials) get(ctx context.Context, ref Reference) (auth.Credential, error) {
 	for _, f := range c.files {
 		none := func() error {

@@ -16,7 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/registrytest"
 )
 
-// hostile is a registry that answers as it likes, and a user who has credentials for it.
+// hostile returns a repository of a registry with the handler h, for which the user has credentials.
 func hostile(t *testing.T, h http.HandlerFunc) *registry.Repository {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -25,7 +25,7 @@ func hostile(t *testing.T, h http.HandlerFunc) *registry.Repository {
 	return open(t, host+"/team/layers", registry.Options{Credentials: userOf(logins["docker"](t, host, t.TempDir()))})
 }
 
-// counted counts what is written.
+// counted counts the bytes written to it.
 type counted struct{ n int64 }
 
 func (c *counted) Write(p []byte) (int, error) {
@@ -92,14 +92,14 @@ func TestRegistry_ChecksResponses(t *testing.T) {
 				t.Errorf("%q", err)
 			}
 			if got.n > b.Size+1 || asked.Load() > 20 {
-				t.Errorf("%d bytes were written, and it was asked %d times", got.n, asked.Load())
+				t.Errorf("%d bytes were written, after %d requests", got.n, asked.Load())
 			}
 		})
 	}
 }
 
-// TestRegistry_RetriesAndResumes checks that an interrupted transfer resumes where it was, and
-// that a request that fails once is retried.
+// TestRegistry_RetriesAndResumes checks that an interrupted transfer resumes at its offset, and that a request is
+// retried after one failure.
 func TestRegistry_RetriesAndResumes(t *testing.T) {
 	t.Parallel()
 	good := bytes.Repeat([]byte("layer "), 10_000)
@@ -154,8 +154,8 @@ func TestRegistry_RetriesAndResumes(t *testing.T) {
 	})
 }
 
-// TestCredentials_StayWithRegistry checks that no other server gets the user's credentials for
-// a registry, whatever the registry answers.
+// TestCredentials_StayWithRegistry checks that no other server receives the user's credentials for a registry,
+// whatever the registry answers.
 func TestCredentials_StayWithRegistry(t *testing.T) {
 	t.Parallel()
 	var reached, told atomic.Int64
@@ -210,22 +210,22 @@ func TestCredentials_StayWithRegistry(t *testing.T) {
 	} {
 		r := hostile(t, h)
 		if err := r.Get(t.Context(), blobOf([]byte("x")), io.Discard); err == nil {
-			t.Errorf("%s: something was got", name)
+			t.Errorf("%s: Get succeeded", name)
 		}
 		if _, err := r.Put(t.Context(), blobOf([]byte("x")), strings.NewReader("x")); err == nil {
-			t.Errorf("%s: something was put", name)
+			t.Errorf("%s: Put succeeded", name)
 		}
 	}
 	if told.Load() > 0 {
-		t.Errorf("another host was told %d times", told.Load())
+		t.Errorf("another host received the credentials %d times", told.Load())
 	}
 	if reached.Load() > 0 {
-		t.Logf("another host was reached %d times", reached.Load())
+		t.Logf("another host received %d requests", reached.Load())
 	}
 }
 
-// TestHTTPS_IsNeverDowngraded checks that a registry with HTTPS cannot lead to plain HTTP by a
-// redirect, a realm or an upload.
+// TestHTTPS_IsNeverDowngraded checks that a registry with HTTPS cannot lead to plain HTTP by a redirect, a realm
+// or an upload location.
 func TestHTTPS_IsNeverDowngraded(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int64
@@ -265,7 +265,7 @@ func TestHTTPS_IsNeverDowngraded(t *testing.T) {
 		}
 	}
 	if told.Load() > 0 {
-		t.Errorf("what is not encrypted was asked %d times", told.Load())
+		t.Errorf("plain HTTP was used %d times", told.Load())
 	}
 }
 

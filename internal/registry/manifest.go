@@ -19,7 +19,7 @@ const DiffID = "dev.coppice.layer.diffid"
 // maxManifest is the size that every registry accepts, in bytes.
 const maxManifest = 4 << 20
 
-// Layer is a layer of an artifact: a tar archive, by zstd.
+// Layer is a layer of an artifact: a tar archive, compressed with zstd.
 type Layer struct {
 	Blob
 	DiffID string // digest of the uncompressed archive
@@ -28,7 +28,7 @@ type Layer struct {
 // Manifest is the manifest of an artifact, the same bytes for the same layers.
 type Manifest struct{ bytes []byte }
 
-// NewManifest returns the manifest of packed layers. NoSpace means that there are too many.
+// NewManifest returns the manifest of packed layers. NoSpace: there are too many.
 func NewManifest(layers []Layer) (*Manifest, error) {
 	config := ocispec.DescriptorEmptyJSON
 	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
@@ -52,7 +52,7 @@ func NewManifest(layers []Layer) (*Manifest, error) {
 	return &Manifest{b}, nil
 }
 
-// Blob is its digest and size.
+// Blob returns the digest and size of the manifest.
 func (m *Manifest) Blob() Blob {
 	return Blob{Digest: digest.FromBytes(m.bytes).String(), Size: int64(len(m.bytes))}
 }

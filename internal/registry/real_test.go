@@ -48,7 +48,7 @@ func open(t *testing.T, name string, opt registry.Options) *registry.Repository 
 	return r
 }
 
-// logins are the ways in which a user may have the credentials of a registry.
+// logins are the ways to store the credentials of a registry.
 var logins = map[string]func(t *testing.T, host, home string) map[string]string{
 	"docker": func(t *testing.T, host, home string) map[string]string {
 		return map[string]string{"HOME": home, "": file(t, home, ".docker/config.json", auths(host))}
@@ -83,7 +83,7 @@ func userOf(env map[string]string) *registry.Credentials {
 	return registry.UserCredentials(func(k string) string { return env[k] })
 }
 
-// roundTrip puts an artifact and gets it again.
+// roundTrip puts an artifact and gets it back.
 func roundTrip(t *testing.T, r *registry.Repository) registry.Blob {
 	t.Helper()
 	content := random(t, 3<<20)
@@ -106,7 +106,7 @@ func roundTrip(t *testing.T, r *registry.Repository) registry.Blob {
 		t.Errorf("%d bytes, %v", got.Len(), err)
 	}
 	if err := r.Get(t.Context(), blobOf([]byte("never")), io.Discard); !fault.Is(err, fault.NotFound) {
-		t.Errorf("what is not there: %v", err)
+		t.Errorf("a missing blob: %v", err)
 	}
 	return m.Blob()
 }
@@ -170,8 +170,7 @@ func TestRegistry_Authenticates(t *testing.T) {
 	}
 }
 
-// TestCredentials_FromHelper uses a credential helper of the user, found by PATH. What it
-// prints when it fails is not repeated.
+// TestCredentials_FromHelper uses a credential helper in PATH. Errors must not contain its output.
 func TestCredentials_FromHelper(t *testing.T) {
 	host, _ := registrytest.Start(t, registrytest.Basic)
 	home := t.TempDir()

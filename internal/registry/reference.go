@@ -10,14 +10,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
-// Reference names a repository of a registry, and perhaps a tag in it.
+// Reference names a repository of a registry, with an optional tag.
 type Reference struct {
 	Host       string // including a port, if any
-	Repository string // in it
+	Repository string // path in the registry
 	Tag        string // or ""
 }
 
-// Parse parses HOST/REPOSITORY[:TAG]. An error is Invalid.
+// Parse parses HOST/REPOSITORY[:TAG]. The error is Invalid.
 func Parse(s string) (Reference, error) {
 	none := func(err error) (Reference, error) {
 		return Reference{}, fault.New(fault.Invalid, "invalid repository reference %q", tty.Cut(tty.Clean(s), 80)).
@@ -26,7 +26,7 @@ func Parse(s string) (Reference, error) {
 	}
 	host, _, _ := strings.Cut(s, "/")
 	if !strings.ContainsAny(host, ".:") && host != "localhost" {
-		return none(nil) // docker would take it for a part of Docker Hub's name space
+		return none(nil) // docker treats it as a part of Docker Hub's name space
 	}
 	r, err := registry.ParseReference(s)
 	if err != nil {
@@ -38,10 +38,10 @@ func Parse(s string) (Reference, error) {
 	return Reference{Host: r.Registry, Repository: r.Repository, Tag: r.Reference}, nil
 }
 
-// Name is the reference without its tag.
+// Name returns the reference without its tag.
 func (r Reference) Name() string { return r.Host + "/" + r.Repository }
 
-// Local reports whether the host name is that of this machine.
+// Local reports whether the host is this machine.
 func (r Reference) Local() bool {
 	host := r.Host
 	if a, err := netip.ParseAddrPort(host); err == nil {

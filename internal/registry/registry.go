@@ -1,7 +1,7 @@
-// Package registry pushes packed layers to an OCI registry, and pulls them. A registry is not trusted: its data is
-// limited by a size, and verified by a digest, that the caller knows from elsewhere. It uses https, unless the caller
-// asks for less; credentials are sent only to the registry and to the token service that it names, never along a
-// redirect.
+// Package registry pushes packed layers to an OCI registry, and pulls them. A registry is not trusted: the caller
+// knows the size and the digest of its data from elsewhere, and they limit and verify the data. It uses https,
+// unless the caller disables that. Credentials are sent only to the registry and to the token service that it
+// names, never along a redirect.
 package registry
 
 import (
@@ -40,12 +40,12 @@ func (b Blob) descriptor(kind string) ocispec.Descriptor {
 
 // Options configures Open.
 type Options struct {
-	PlainHTTP   bool              // without encryption
+	PlainHTTP   bool              // use http, without encryption
 	Credentials *Credentials      // nil: none
 	Transport   http.RoundTripper // nil uses a default transport
 }
 
-// Repository is a repository of a registry. Its methods may be called at the same time.
+// Repository is a repository of a registry. Its methods are safe for concurrent use.
 type Repository struct {
 	ref    Reference
 	remote *remote.Repository
@@ -95,8 +95,8 @@ func transport() *http.Transport {
 	return t
 }
 
-// follow lets a registry send its readers elsewhere, as many do for blobs, but neither out
-// of encryption nor from an unencrypted one to another host.
+// follow allows redirects, as many registries use for blobs, but neither from https to http nor from http to
+// another host.
 func follow(req *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -160,8 +160,8 @@ func (r *Repository) PutManifest(ctx context.Context, m *Manifest, tag string) e
 	return r.fail(ctx, err, "push a manifest to %s", r.ref.Name())
 }
 
-// Get writes a blob to w. After an error w may hold a part of it, and after Corrupt arbitrary data of that size. It
-// resumes a broken connection.
+// Get writes a blob to w. After an error w may hold a part of it, and after Corrupt arbitrary data of that size.
+// It resumes after an interrupted connection.
 func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 	sum := sha256.New()
 	to := &sink{w: io.MultiWriter(w, sum)}
@@ -178,7 +178,7 @@ func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 		if err == nil {
 			break
 		}
-		if try == tries || !errors.Is(err, io.ErrUnexpectedEOF) { // answers that are errors were asked for again
+		if try == tries || !errors.Is(err, io.ErrUnexpectedEOF) { // error responses were retried already
 			return r.fail(ctx, err, "pull blob %s from %s", b.Digest, r.ref.Name())
 		}
 		if err := pause(ctx, try); err != nil {
@@ -191,7 +191,7 @@ func (r *Repository) Get(ctx context.Context, b Blob, w io.Writer) error {
 	return nil
 }
 
-// part reads on from where the sink is, at most one byte too much.
+// part reads from the offset of the sink, at most one byte too many.
 func (r *Repository) part(ctx context.Context, b Blob, to *sink) (err error) {
 	body, err := r.remote.Blobs().Fetch(ctx, b.descriptor("application/octet-stream"))
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *sink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// pause waits before the next try.
+// pause waits before the next attempt.
 func pause(ctx context.Context, try int) error {
 	t := time.NewTimer(min(shortest<<(try-1), longest))
 	defer t.Stop()
@@ -293,7 +293,7 @@ func (r *Repository) fail(ctx context.Context, err error, doing string, args ...
 		"%s: invalid registry response from %s, or an unsafe authentication request", what, host)
 }
 
-// words are the status of an answer, and the registry's code for it.
+// words returns the status of a response, and the registry's error code.
 func words(res *errcode.ErrorResponse) string {
 	s := fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode))
 	if len(res.Errors) > 0 && res.Errors[0].Code != "" {

@@ -25,26 +25,26 @@ import (
 	"time"
 )
 
-// User and Password may use a registry that asks who is there.
+// User and Password are the credentials of a registry with authentication.
 const (
 	User     = "alice"
 	Password = "correct-horse"
 )
 
-const hashed = "$2b$04$leDPuHW6QXZk7xcwDQ9QiO0MLLoEjyOgvApggGihCFqaISLplT/8m" // of Password
+const hashed = "$2b$04$leDPuHW6QXZk7xcwDQ9QiO0MLLoEjyOgvApggGihCFqaISLplT/8m" // bcrypt hash of Password
 
-// Auth says how a registry asks who is there.
+// Auth is the authentication method of a registry.
 type Auth int
 
-// The ways.
+// The methods.
 const (
-	Nobody Auth = iota // it does not
-	Basic              // itself
-	Token              // a token service does
+	Nobody Auth = iota // no authentication
+	Basic              // HTTP basic authentication by the registry
+	Token              // tokens of a token service
 )
 
-// Start gives the address of a registry that runs until the test ends, and where it stores.
-// Without docker-registry the test is skipped.
+// Start starts a registry that runs until the test ends. It returns its address and its storage directory. The
+// test is skipped without docker-registry.
 func Start(t testing.TB, auth Auth) (host, dir string) {
 	t.Helper()
 	program, err := exec.LookPath("docker-registry")
@@ -109,7 +109,7 @@ func write(t testing.TB, name, text string) {
 	}
 }
 
-// tokens is a token service, as the registry trusts it by its certificate.
+// tokens starts a token service, whose certificate the registry trusts.
 func tokens(t testing.TB) (realm, roots string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -153,7 +153,7 @@ func tokens(t testing.TB) (realm, roots string) {
 	return srv.URL + "/token", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
 }
 
-// sign makes a JSON Web Token.
+// sign creates a JSON Web Token.
 func sign(key *ecdsa.PrivateKey, parts ...any) (string, error) {
 	var all []string
 	for _, p := range parts {

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/dirfd"
 )
 
-// The ioctls of btrfs (include/uapi/linux/btrfs.h).
+// ioctls of btrfs (include/uapi/linux/btrfs.h).
 const (
 	iocSnapDestroy    = 0x5000940f // _IOW(0x94, 15, struct btrfs_ioctl_vol_args)
 	iocSubvolSetflags = 0x4008941a // _IOW(0x94, 26, __u64)
@@ -29,10 +29,9 @@ func ioctl(fd int, req uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// dropSubvolume deletes the subvolume name in the directory dir at one stroke,
-// which only root may (or anyone, with the mount option user_subvol_rm_allowed).
-// Others empty it first: for them it is made writable, and rmdir(2) deletes an
-// empty subvolume (since Linux 4.18).
+// dropSubvolume deletes the subvolume name in the directory dir with one ioctl, which only root may (or any user,
+// with the mount option user_subvol_rm_allowed). Others empty it first: for them it makes the subvolume writable, and
+// rmdir(2) deletes an empty subvolume (since Linux 4.18).
 func dropSubvolume(dir int, name string) bool {
 	if !isSubvolume(dir, name) {
 		return false
@@ -49,7 +48,7 @@ func dropSubvolume(dir int, name string) bool {
 		return false
 	}
 	copy(a.Name[:], name)
-	// The descriptor of the caller may be one of O_PATH, which no ioctl takes.
+	// The caller's descriptor may be O_PATH, on which ioctls fail.
 	at, err := dirfd.OpenDir(dir, ".")
 	if err != nil {
 		return false
@@ -58,7 +57,7 @@ func dropSubvolume(dir int, name string) bool {
 	return ioctl(at, iocSnapDestroy, unsafe.Pointer(&a)) == nil
 }
 
-// isSubvolume says whether a directory on btrfs is the root of a subvolume.
+// isSubvolume reports whether a directory on btrfs is the root of a subvolume.
 func isSubvolume(dir int, name string) bool {
 	st, err := dirfd.Lstat(dir, name)
 	return err == nil && st.Ino == subvolRootInode && dirfd.IsDir(&st)

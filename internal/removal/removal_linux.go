@@ -1,5 +1,5 @@
-// Package removal deletes trees that a sandbox wrote. All removals of live roots, sandboxes and their
-// leftovers use it.
+// Package removal deletes trees that a sandbox wrote. All removals of live roots, sandboxes and their leftovers use
+// it.
 package removal
 
 import (
@@ -15,12 +15,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Tree deletes dir and all that is in it; a missing dir is not an error. The
-// tree was written by a sandbox: no link is followed, no directory needs to be
-// readable, and no depth exhausts descriptors or stack, since directories deeper
-// than maxDepth are first renamed up to dir. What is mounted on dir or in it is not
-// entered, and an error. Subvolumes of btrfs in it may be
-// read-only, and files immutable or append-only, where the caller may change that.
+// Tree deletes dir and everything in it; a missing dir is not an error. A sandbox wrote the tree: no link is
+// followed, directories need not be readable, and no depth exhausts descriptors or stack, since directories deeper
+// than maxDepth are first renamed into dir. A mount on dir or in it is not entered, and is an error. Subvolumes of
+// btrfs in it may be read-only, and files immutable or append-only, if the caller may change that.
 func Tree(ctx context.Context, dir string) error {
 	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -68,13 +66,13 @@ const maxDepth = 64
 type remover struct {
 	ctx    context.Context //nolint:containedctx // of one call
 	top    int
-	btrfs  bool // subvolumes may lie in the tree
+	btrfs  bool // the tree may contain subvolumes
 	n      int
 	lifted bool
 }
 
-// openDir opens a directory for listing, making it accessible when it is not. A mount point is
-// an error: what is mounted there belongs to another file system, or to another directory of this one.
+// openDir opens a directory for listing, and makes it accessible if necessary. A mount point is an error: the mount
+// is another file system, or another directory of the same one.
 func openDir(at int, name string) (int, error) {
 	const how = dirfd.NoLinks | dirfd.OneMount
 	fd, err := dirfd.Open(at, name, dirfd.DirFlags, how)
@@ -87,8 +85,8 @@ func openDir(at int, name string) (int, error) {
 	return fd, err
 }
 
-// makeAccessible gives a directory the mode 0700. It follows no link: a process of the sandbox
-// may replace the directory by one at any time.
+// makeAccessible sets the mode of a directory to 0700. It follows no link: a process of the sandbox may replace the
+// directory with one at any time.
 func makeAccessible(at int, name string) error {
 	fd, err := dirfd.Open(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, dirfd.NoLinks|dirfd.OneMount)
 	if err != nil {
@@ -98,7 +96,7 @@ func makeAccessible(at int, name string) error {
 	return unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), 0o700, 0)
 }
 
-// empty deletes what is in the open directory fd.
+// empty deletes the content of the open directory fd.
 func (r *remover) empty(fd, depth int) error {
 	list := dirfd.NewReader()
 	defer list.Close()
@@ -162,7 +160,7 @@ func (r *remover) dir(fd int, name string, depth int) error {
 	}
 	err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		// readdir while deleting may skip entries on some file systems: once more.
+		// On some file systems readdir may skip entries during deletions, so repeat it.
 		return r.dir(fd, name, depth)
 	}
 	return err

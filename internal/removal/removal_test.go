@@ -100,7 +100,7 @@ func TestTree_DoesNotEnterMounts(t *testing.T) {
 		err := Tree(t.Context(), filepath.Join(tmp, "top"))
 		must(t, unix.Unmount(on, unix.MNT_DETACH))
 		if err == nil {
-			t.Errorf("%s: what is mounted there was not noticed", at)
+			t.Errorf("%s: the mount was not detected", at)
 		}
 		if _, err := os.Lstat(filepath.Join(kept, "d/f")); err != nil {
 			t.Errorf("%s: %v", at, err)
@@ -110,7 +110,7 @@ func TestTree_DoesNotEnterMounts(t *testing.T) {
 }
 
 func TestTree_RemovesImmutableFilesAndDirectories(t *testing.T) {
-	tmp, err := os.MkdirTemp("/var/tmp", "coppice-removal-*") // tmpfs has no such flags on old kernels
+	tmp, err := os.MkdirTemp("/var/tmp", "coppice-removal-*") // old kernels do not support the flags on tmpfs
 	must(t, err)
 	t.Cleanup(func() { _ = Tree(t.Context(), tmp); _ = os.Remove(tmp) })
 	dir := filepath.Join(tmp, "top")

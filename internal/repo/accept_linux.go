@@ -22,7 +22,7 @@ type Accept struct {
 	// Bundle is the output of the sandbox's own git: `git bundle create - REF ^BASE`. It is read to its end, or to
 	// the first error.
 	Bundle io.Reader
-	Ref    Ref   // the one reference of the bundle that is meant; "" is its HEAD
+	Ref    Ref   // the reference of the bundle to accept; "" is its HEAD
 	Base   OID   // the commit that the sandbox started from
 	Have   []OID // commits accepted before, which the bundle omits
 
@@ -41,7 +41,7 @@ type Accepted struct {
 
 // Accept checks the commits of a sandbox and imports them into the user's repository: the objects first, durably, and
 // then the reference, if it has not changed. Until all checks have passed, the user's repository is not changed.
-// Invalid: the bundle is invalid. Conflict: To is not as Old says or is checked out in a work tree.
+// Invalid: the bundle is invalid. Conflict: To does not have the value Old, or is checked out in a work tree.
 //
 // It checks: each object by fsck, with warnings as errors (so no tree has an entry that is .git on any file system);
 // that the tip is a commit; that each object that the tip has, but not Base or Have, came in the bundle, so that a
@@ -82,7 +82,7 @@ func (r *Repo) sane(ctx context.Context, commits ...OID) error {
 	return nil
 }
 
-// examine brings the bundle on the desk and looks at everything in it.
+// examine brings the bundle to the desk and checks everything in it.
 func (d *desk) examine(ctx context.Context, a Accept) (got Accepted, err error) {
 	in, err := d.spool(a.Bundle)
 	if err != nil {
@@ -125,7 +125,7 @@ type incoming struct {
 	objects int64 // declared by the pack
 }
 
-// spool reads the bundle to its end, as far as may be.
+// spool reads the bundle to its end, or to the limit.
 func (d *desk) spool(src io.Reader) (in incoming, err error) {
 	lr := &io.LimitedReader{R: src, N: d.limits.Input + 1}
 	br := bufio.NewReaderSize(lr, 64<<10)
@@ -157,8 +157,8 @@ func (d *desk) spool(src io.Reader) (in incoming, err error) {
 	return in, nil
 }
 
-// index makes git unpack and check every object of the pack. It returns the IDs of those that came, and of the user's
-// objects that deltas of the pack are based on, which git appended.
+// index makes git unpack and check every object of the pack. It returns the IDs of the objects in the pack, and
+// of the user's objects that are bases of deltas in the pack, which git appended.
 func (d *desk) index(ctx context.Context, in incoming) (came, borrowed map[OID]bool, err error) {
 	f, err := os.Open(in.pack)
 	if err != nil {
@@ -246,7 +246,7 @@ func (d *desk) within(ctx context.Context, borrowed map[OID]bool, known []OID) e
 	return nil
 }
 
-// errFound ends a list early.
+// errFound stops reading a list early.
 var errFound = errors.New("found")
 
 // connected walks from the tip to the known commits, and accounts for the objects on the way.
@@ -297,8 +297,8 @@ func (got *Accepted) weigh(l string, came map[OID]bool, limits Limits) error {
 	return nil
 }
 
-// unfolds refuses a tree with far more files than the base, as a few trees nested in each other many times can have:
-// git would hold them all before they could be counted.
+// unfolds refuses a tree with far more files than the base. A few trees nested in each other many times can have
+// that many, and git would hold them all in memory before they could be counted.
 func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
 	files := func(of OID, most int) (n int, err error) {
 		err = d.lines(ctx, call{args: []string{"ls-tree", "-r", "--full-tree", "--object-only", string(of)}, most: 1 << 40},
@@ -327,7 +327,7 @@ func (d *desk) unfolds(ctx context.Context, base, tip OID) error {
 	return err
 }
 
-// most is how much n lines of so many bytes are.
+// most returns the size of n lines of each bytes.
 func most(n, each int) int64 { return int64(n)*int64(each) + 1<<16 }
 
 // hostile converts an error of git on data of a sandbox to one that blames the sandbox.

@@ -37,14 +37,14 @@ func TestAccept_ImportsCommits(t *testing.T) {
 				t.Errorf("the reflog is %q", log)
 			}
 			if l.run(l.top, "show", "coppice/fix:dir/new.txt") != "new" {
-				t.Error("the file did not come")
+				t.Error("the file is missing")
 			}
 			l.sound()
 		})
 	}
 }
 
-// hostileObject writes an object as it is, whatever git thinks of it.
+// hostileObject writes an object without any check by git.
 func (l *lab) hostileObject(dir, kind string, content []byte) OID {
 	l.t.Helper()
 	out, err := l.try(dir, content, "hash-object", "-t", kind, "-w", "--literally", "--stdin")
@@ -54,7 +54,7 @@ func (l *lab) hostileObject(dir, kind string, content []byte) OID {
 	return OID(strings.TrimSpace(out))
 }
 
-// treeOf is the content of a tree, in the order given.
+// treeOf returns the content of a tree with the entries in the given order.
 func treeOf(entries ...treeEntry) []byte {
 	var b bytes.Buffer
 	for _, e := range entries {
@@ -73,7 +73,7 @@ type treeEntry struct {
 	id         OID
 }
 
-// commitTree makes a commit of a tree on top of the sandbox's branch, and moves it there.
+// commitTree commits a tree on top of the sandbox's branch, and moves the branch to the commit.
 func (l *lab) commitTree(dir string, tree OID) {
 	l.t.Helper()
 	id := l.hostileObject(dir, "commit",
@@ -81,7 +81,7 @@ func (l *lab) commitTree(dir string, tree OID) {
 	l.run(dir, "update-ref", "refs/heads/coppice/fix", string(id))
 }
 
-// reasons are words of errors, where one wall stands behind another.
+// reasons are parts of the expected errors, where more than one check could refuse the input.
 var reasons = map[string]string{
 	"a missing blob": "ababab",
 	"a missing tree": "ababab",
@@ -91,8 +91,8 @@ var reasons = map[string]string{
 	"a .git directory":                                     "hasDotgit",
 }
 
-// TestAccept_RefusesHostileObjects sends what a hostile sandbox might send. None of it may
-// change the user's repository.
+// TestAccept_RefusesHostileObjects accepts what a hostile sandbox might send. The user's repository must not
+// change.
 func TestAccept_RefusesHostileObjects(t *testing.T) {
 	t.Parallel()
 	blobTree := func(mode, name string) func(*lab, string) []byte {
@@ -197,7 +197,7 @@ func TestAccept_RefusesHostileObjects(t *testing.T) {
 			id := l.privateBlob()
 			want := gitHash(l, "blob", append(bytes.Repeat([]byte("private "), 20), 'x'))
 			l.commitTree(dir, l.hostileObject(dir, "tree", treeOf(treeEntry{"100644", "x", want})))
-			// Copy the 160 bytes that there are, and put an x behind them.
+			// The delta copies the 160 bytes of the base, and appends an x.
 			delta := []byte{0xa0, 0x01, 0xa1, 0x01, 0x90, 0xa0, 0x01, 'x'}
 			return l.packWith(dir, id, delta, l.run(dir, "rev-parse", "HEAD"), l.run(dir, "rev-parse", "HEAD^{tree}"))
 		},
@@ -212,7 +212,7 @@ func TestAccept_RefusesHostileObjects(t *testing.T) {
 		"an object of 10 GB": func(l *lab, dir string) []byte {
 			b := l.bundle(dir, "coppice/fix", "^main")
 			at := bytes.Index(b, []byte("PACK"))
-			// A blob whose header says 10 GB, and whose stream has no end.
+			// A blob whose header says 10 GB, with an unfinished stream.
 			return append(b[:at+12:at+12], 0xb0, 0x80, 0x80, 0x80, 0xd0, 0x12, 0x78, 0x9c)
 		},
 		"four billion objects": func(l *lab, dir string) []byte {
@@ -247,12 +247,12 @@ func TestAccept_RefusesHostileObjects(t *testing.T) {
 	}
 }
 
-// privateBlob is an object of the user's that the sandbox was never given.
+// privateBlob writes an object of the user that the sandbox never received.
 func (l *lab) privateBlob() OID {
 	return l.hostileObject(l.top, "blob", bytes.Repeat([]byte("private "), 20))
 }
 
-// gitHash names an object without writing it.
+// gitHash returns the ID of an object without writing it.
 func gitHash(l *lab, kind string, content []byte) OID {
 	out, err := l.try(l.top, content, "hash-object", "-t", kind, "--stdin")
 	if err != nil {
@@ -261,7 +261,7 @@ func gitHash(l *lab, kind string, content []byte) OID {
 	return OID(strings.TrimSpace(out))
 }
 
-// packOf is a bundle of the sandbox's branch whose pack has these objects alone.
+// packOf returns a bundle of the sandbox's branch whose pack has only the given objects.
 func (l *lab) packOf(dir string, ids ...string) []byte {
 	l.t.Helper()
 	ids = append(ids, l.run(dir, "rev-parse", "HEAD^"))
@@ -272,7 +272,7 @@ func (l *lab) packOf(dir string, ids ...string) []byte {
 	return append([]byte(fmt.Sprintf("# v2 git bundle\n%s %s\n\n", l.run(dir, "rev-parse", "HEAD"), fix)), out...)
 }
 
-// packWith is packOf with one more object, a delta on one that is not in the pack.
+// packWith is packOf with one more object, a delta whose base is not in the pack.
 func (l *lab) packWith(dir string, base OID, delta []byte, ids ...string) []byte {
 	l.t.Helper()
 	b := l.packOf(dir, ids...)
@@ -299,7 +299,7 @@ func TestAccept_RefusesMovedReference(t *testing.T) {
 	before := l.state()
 	_, err := r.Accept(ctx, Accept{Bundle: bytes.NewReader(b), Ref: fix, Base: r.Head.Commit, To: fix, Message: "accept"})
 	if !fault.Is(err, fault.Conflict) {
-		t.Errorf("a branch that is there already: %v", err)
+		t.Errorf("a branch that already exists: %v", err)
 	}
 	if l.state() != before {
 		t.Error("something was written")
@@ -343,8 +343,7 @@ func TestAccept_EnforcesLimits(t *testing.T) {
 	l.sound()
 }
 
-// A tree that goes down and down, and one that is wide: refused, or taken within the
-// limits, and git never brings us down.
+// TestHugeTrees checks that a deep tree and a wide one are either refused, or accepted within the limits.
 func TestHugeTrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

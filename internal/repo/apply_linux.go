@@ -15,7 +15,7 @@ type Way string
 
 // The ways.
 const (
-	Squash Way = "squash" // one commit with all that changed
+	Squash Way = "squash" // one commit with all changes
 	Merge  Way = "merge"  // a merge commit, with the sandbox's own commits as second parent
 	Rebase Way = "rebase" // each commit again, in order
 	Patch  Way = "patch"  // no commit: changes in the work tree and the index
@@ -34,11 +34,11 @@ type Apply struct {
 	Trailers  []Trailer
 
 	Trust    []string // paths whose marks were reviewed
-	TrustAll bool     // all marks were
+	TrustAll bool     // all marks were reviewed
 
 	DryRun bool // compute and check everything but trust, and change nothing
-	// Do, if not nil, is called when everything is computed and checked, and nothing was changed. It calls write,
-	// which applies the result, and returns the error of write; or it returns why it did not call it.
+	// Do, if not nil, is called when everything is computed and checked, and nothing has been changed. It calls
+	// write, which applies the result, and returns the error of write; or it returns why it did not call it.
 	Do func(now Applied, write func() error) error `json:"-"`
 }
 
@@ -48,7 +48,7 @@ type Applied struct {
 	Old, New OID // commits; with Patch both are the checked out one
 	Changes  []Change
 	Marks    []Mark // that were trusted; with DryRun all
-	Saved    string // where a file was put that an apply before this one had left, or ""
+	Saved    string // the directory of files that the repair of an earlier apply moved away, or ""
 }
 
 // Conflicts are the paths that both sides changed. It is the cause of a Conflict.
@@ -72,7 +72,7 @@ func (u *Untrusted) Error() string {
 	return some(slices.Compact(paths))
 }
 
-// some names the first of many paths, without control bytes.
+// some lists the first of many paths, without control bytes.
 func some(paths []string) string {
 	const most = 10
 	var b strings.Builder
@@ -88,16 +88,17 @@ func some(paths []string) string {
 	return b.String()
 }
 
-// Apply applies the changes of a sandbox. It can be cancelled with ctx until it starts to write. It first computes
-// the result, as objects: on a conflict (Conflict), an untrusted mark (Denied), or an obstacle (Conflict), nothing is
-// changed. Then it stores the objects, updates the work tree and the index if the branch is checked out here, and at
-// last sets the branch, if that has not changed. If it is killed at any point, the branch is at the old or the new
-// commit, and the next Apply or Mend brings work tree and index to the branch.
+// Apply applies the changes of a sandbox. It can be cancelled with ctx until it starts to write. It first
+// computes the result, as objects: on a conflict (Conflict), an untrusted mark (Denied), or an obstacle
+// (Conflict), nothing is changed. Then it stores the objects, updates the work tree and the index if the branch
+// is checked out here, and finally sets the branch, if that has not changed. If it is killed at any point, the
+// branch is at the old or the new commit, and the next Apply or Mend brings work tree and index to the state of
+// the branch.
 //
-// The merge itself reads no attributes, and so runs no driver and converts nothing. The user's git writes the files
-// of the user's work tree, with the user's filters (LFS, line ends): they would look modified otherwise.
-// .gitattributes selects the files for filters, also one from the sandbox: it selects among the filters that the
-// user's own configuration defines, and can define none. Every change of one is marked.
+// The merge itself reads no attributes, so it runs no driver and converts nothing. The user's git writes the
+// files of the user's work tree, with the user's filters (LFS, line endings), since git status would show them as
+// modified otherwise. A .gitattributes file, even one from the sandbox, only selects among the filters that the
+// user's own configuration defines. Every change of one is marked.
 func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	if err := a.check(); err != nil {
 		return got, err
@@ -169,7 +170,7 @@ func (r *Repo) Apply(ctx context.Context, a Apply) (got Applied, err error) {
 	return got, write()
 }
 
-// check validates the request on its own.
+// check validates the request without the repository.
 func (a Apply) check() error {
 	switch a.Way {
 	case Squash, Merge, Rebase, Patch:
@@ -205,7 +206,7 @@ func (a Apply) check() error {
 type target struct {
 	ref  Ref // "" where HEAD is detached
 	old  OID
-	here bool // it is checked out in this work tree
+	here bool // the work tree has it checked out
 }
 
 func (t target) name() string {
@@ -215,7 +216,7 @@ func (t target) name() string {
 	return t.ref.Short()
 }
 
-// target finds it, and refuses one that is checked out elsewhere.
+// target returns the branch to apply to, and refuses one that another work tree has checked out.
 func (r *Repo) target(ctx context.Context, a Apply) (t target, err error) {
 	head, err := r.head(ctx)
 	if err != nil {

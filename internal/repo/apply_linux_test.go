@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// work makes a sandbox's commits, accepted: a change of a.txt's first line, and a file.
+// work accepts a sandbox's commits: a change of a.txt's first line, and a new file.
 func (l *lab) work(r *Repo) Accepted {
 	l.t.Helper()
 	dir := l.sandbox()
@@ -57,7 +57,7 @@ func TestApply_Ways(t *testing.T) {
 				log := strings.ReplaceAll(l.run(l.top, "log", "--topo-order", "--format=%an %B%x00", branch), "\n\x00", "\x00")
 				log = strings.ReplaceAll(strings.Trim(strings.ReplaceAll(log, "\x00\n", "|"), "\x00\n"), "\n|", "|")
 				if way != Patch {
-					// A merge shows theirs and the sandbox's in the order of the topology.
+					// The log of a merge has the user's and the sandbox's commits in topological order.
 					if log != want && way != Merge || len(log) != len(want) {
 						t.Errorf("the log is %q, want %q", log, want)
 					}
@@ -74,7 +74,7 @@ func TestApply_Ways(t *testing.T) {
 						t.Errorf("the work tree has %q, %v", b, err)
 					}
 					if _, err := os.Lstat(filepath.Join(l.top, "dir")); err == nil {
-						t.Error("dir is still there")
+						t.Error("dir still exists")
 					}
 				}
 				status := ""
@@ -87,7 +87,7 @@ func TestApply_Ways(t *testing.T) {
 				if _, err := r.Apply(ctx,
 					Apply{Base: r.Head.Commit, Tip: work.Tip, Way: way, Onto: onto, Message: "all of it"}); way != Patch &&
 					!fault.Is(err, fault.Invalid) {
-					t.Errorf("once more: %v", err)
+					t.Errorf("applied again: %v", err)
 				}
 				if len(got.Changes) != 3 || got.Old != OID(l.run(l.top, "rev-parse", "main@{0}")) && way == Patch {
 					t.Errorf("%+v", got)
@@ -116,13 +116,13 @@ func TestApply_ConflictChangesNothing(t *testing.T) {
 			}
 			want := []string{"a.txt", "dir/b.txt"}
 			if way == Rebase {
-				want = want[:1] // the first commit's
+				want = want[:1] // the conflicts of the first commit
 			}
 			if paths := conflictPaths(err); !slices.Equal(paths, want) {
 				t.Errorf("the conflicts are %q", paths)
 			}
 			if now := l.state(); now != before {
-				t.Errorf("it was\n%s\nand is\n%s", before, now)
+				t.Errorf("the state was\n%s\nand is\n%s", before, now)
 			}
 			l.sound()
 		})
@@ -159,7 +159,7 @@ func TestApply_RefusesLocalChanges(t *testing.T) {
 				t.Errorf("%v, %+v", err, dirty)
 			}
 			if now := l.state(); now != before {
-				t.Errorf("it was\n%s\nand is\n%s", before, now)
+				t.Errorf("the state was\n%s\nand is\n%s", before, now)
 			}
 			l.sound()
 		})
@@ -186,7 +186,7 @@ func TestApply_RefusesLocalChanges(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := os.Lstat(filepath.Join(l.top, ".git/index.lock")); err != nil {
-			t.Error("the other git's lock is gone")
+			t.Error("the other git's lock was removed")
 		}
 		os.Remove(filepath.Join(l.top, ".git/index.lock"))
 		l.sound()
@@ -251,7 +251,7 @@ func TestApply_MarkedPathsRequireTrust(t *testing.T) {
 		}
 	}
 	if now := l.state(); now != before {
-		t.Errorf("it was\n%s\nand is\n%s", before, now)
+		t.Errorf("the state was\n%s\nand is\n%s", before, now)
 	}
 	a.Trust = []string{"Makefile", "sub/CLAUDE.md"}
 	if got, err := r.Apply(ctx, a); err != nil || len(got.Marks) != 2 {
@@ -333,12 +333,12 @@ func TestApply_ValidatesMessageAndPersons(t *testing.T) {
 		t.Error(s)
 	}
 	if _, err := r.Apply(ctx, good); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "nothing to apply") {
-		t.Errorf("once more: %v", err)
+		t.Errorf("applied again: %v", err)
 	}
 	os.Remove(filepath.Join(l.home, ".gitconfig"))
 	good.Author, good.Way = Person{}, Rebase
 	if _, err := r.Apply(ctx, good); !fault.Is(err, fault.Invalid) {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("without a committer: %v", err)
 	}
 	l.sound()
 }

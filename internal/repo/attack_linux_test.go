@@ -11,18 +11,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// attack is what a sandbox does to its repository in the hope that the host's git runs
-// its program. Each of them has a git run it that is used plainly, where that still works.
+// attack changes a sandbox's repository so that the host's git would run a program of the sandbox. The test
+// verifies that plain git runs it, where git is still vulnerable.
 type attack struct {
 	name string
-	// do prepares the sandbox's work tree. payload is a program, which leaves a trace.
+	// do prepares the sandbox's work tree. payload is a program that leaves a trace.
 	do func(l *lab, dir, payload string)
-	// plain is a command of git's that would run the payload if it ran in the sandbox's
-	// work tree; none where git itself no longer falls for it.
+	// plain is a git command that would run the payload if it ran in the sandbox's work tree; nil where git is no
+	// longer vulnerable.
 	plain []string
 }
 
-// config adds to the sandbox's own configuration.
+// config appends lines to the sandbox's own configuration.
 func config(lines string) func(l *lab, dir, payload string) {
 	return func(l *lab, dir, payload string) {
 		name := filepath.Join(dir, ".git/config")
@@ -34,7 +34,7 @@ func config(lines string) func(l *lab, dir, payload string) {
 	}
 }
 
-// with adds attributes to a configuration.
+// with adds attributes to an attack.
 func with(attributes string, do func(l *lab, dir, payload string)) func(l *lab, dir, payload string) {
 	return func(l *lab, dir, payload string) {
 		l.file(dir, ".gitattributes", attributes)
@@ -141,8 +141,9 @@ var attacks = []attack{
 		[]string{"cat-file", "-p", strings.Repeat("ab", 20)}},
 }
 
-// TestKnownAttacks_RunNothing runs everything that the host does with a sandbox against each attack: nothing
-// from the sandbox is executed. Only the bundle is made by the sandbox's own git, which stands for the inside.
+// TestKnownAttacks_RunNothing runs everything that the host does with a sandbox against each attack, and checks
+// that nothing from the sandbox is executed. Only the bundle is made by the sandbox's own git, which stands for
+// git inside.
 func TestKnownAttacks_RunNothing(t *testing.T) {
 	t.Parallel()
 	for _, a := range attacks {
@@ -167,7 +168,7 @@ func TestKnownAttacks_RunNothing(t *testing.T) {
 				l.file(dir, "a.txt", "two changes\n")
 				out, _ := l.try(dir, []byte("url=http://x/\n"), a.plain...)
 				if _, err := os.Stat(trace); err != nil {
-					t.Errorf("git %q does not run the payload either, so that nothing is tested: %s", a.plain, out)
+					t.Errorf("git %q does not run the payload either, so the test proves nothing: %s", a.plain, out)
 				}
 			}
 			l.sound()
@@ -175,7 +176,7 @@ func TestKnownAttacks_RunNothing(t *testing.T) {
 	}
 }
 
-// everything does all that is done with a sandbox.
+// everything runs all that the host does with a sandbox.
 func (l *lab) everything(r *Repo, dir string, bundle []byte) {
 	l.t.Helper()
 	base := r.Head.Commit
@@ -236,7 +237,7 @@ func TestUserConfig_RunsNoPrograms(t *testing.T) {
 	}
 }
 
-// everythingQuiet is everything, without what the test's own plain git does in between.
+// everythingQuiet is everything, without the plain git commands of the test.
 func (l *lab) everythingQuiet(r *Repo, dir string, bundle []byte) {
 	l.t.Helper()
 	base := r.Head.Commit

@@ -14,8 +14,8 @@ const (
 	largeCommits = 10_000
 )
 
-// large makes the user's repository one of 100,000 files and 10,000 commits, and a
-// sandbox with ten commits that change a hundred files each.
+// large makes a user's repository with 100,000 files and 10,000 commits, and a sandbox with ten commits that
+// change a hundred files each.
 func large(b *testing.B) (l *lab, r *Repo, dir string) {
 	b.Helper()
 	l = newLab(b, SHA1)
@@ -58,14 +58,14 @@ func large(b *testing.B) (l *lab, r *Repo, dir string) {
 		}
 		l.commit(dir, "work")
 	}
-	// A run of the user's own on top, so that a merge is one.
+	// The user's own commit on top makes a real merge necessary.
 	l.file(l.top, "dir/b.txt", "theirs\n")
 	l.commit(l.top, "theirs")
 	return l, r, dir
 }
 
-// BenchmarkLarge measures what is done with a sandbox of a large repository beside what
-// git takes for the like: go test ./internal/repo -run - -bench Large -benchtime 5x
+// BenchmarkLarge compares operations on a sandbox of a large repository with similar git commands: go test
+// ./internal/repo -run - -bench Large -benchtime 5x
 func BenchmarkLarge(b *testing.B) {
 	l, r, dir := large(b)
 	base := r.Head.Commit

@@ -20,11 +20,11 @@ type bundle struct {
 	format Format
 	needs  []OID
 	refs   map[Ref]OID
-	head   OID // of HEAD; "" where the bundle does not have it
+	head   OID // of HEAD; "" if the bundle does not have it
 }
 
-// readBundle reads a bundle's header strictly, as far as its pack. Everything of it is a
-// stranger's: a reference with a name that is not clean makes all of it Invalid.
+// readBundle parses a bundle's header strictly, up to its pack. All of it is untrusted: one reference with an
+// invalid name makes the whole bundle Invalid.
 func readBundle(br *bufio.Reader) (bundle, error) {
 	b := bundle{format: SHA1, refs: map[Ref]OID{}}
 	first, err := line(br)
@@ -57,7 +57,7 @@ func readBundle(br *bufio.Reader) (bundle, error) {
 	}
 }
 
-// add reads the line of a prerequisite or of a reference.
+// add parses the line of a prerequisite or of a reference.
 func (b *bundle) add(l string) error {
 	rest, need := strings.CutPrefix(l, "-")
 	hex, name, _ := strings.Cut(rest, " ")
@@ -90,7 +90,7 @@ func (b *bundle) add(l string) error {
 	return nil
 }
 
-// line reads a line without its end.
+// line reads a line and strips its newline.
 func line(br *bufio.Reader) (string, error) {
 	var l []byte
 	for {

@@ -10,12 +10,12 @@ import (
 // configLine is one line of the user's configuration.
 type configLine struct {
 	scope string // system, global, local, worktree
-	key   string // section and key in lower case; the subsection as it is
+	key   string // section and key in lower case; the subsection unchanged
 	value string
-	bare  bool // it has no value, which means "true"
+	bare  bool // the line has no value, which means "true"
 }
 
-// formatOf is how a repository with this configuration names its objects.
+// formatOf returns the object format of a repository with this configuration.
 func formatOf(lines []configLine) Format {
 	f := SHA1
 	for _, l := range lines {
@@ -77,8 +77,8 @@ func (l *configLine) parts() (section, of, name string) {
 	return l.key[:first], l.key[first+1 : last], l.key[last+1:]
 }
 
-// allowed returns the lines that are copied. identity also copies name and address from a configuration that the
-// sandbox does not see, the nearest one: git does not change a duplicate key.
+// allowed returns the lines that are copied. With identity, it also copies the name and address from a
+// configuration that the sandbox does not see, the nearest one. git does not change a duplicate key.
 func allowed(lines []configLine, identity bool) []configLine {
 	var all []configLine
 	for _, l := range lines {
@@ -113,7 +113,7 @@ func (l configLine) carry() (configLine, bool) {
 	return l, false
 }
 
-// inTree accepts a path in the work tree, or in .git, and no other.
+// inTree accepts only paths in the work tree, or in .git.
 func inTree(v string) (string, bool) { return v, filepath.IsLocal(v) }
 
 // noCommand accepts a way to update a submodule that is not a program.
@@ -147,7 +147,7 @@ func before(s, sep string) string {
 	return s
 }
 
-// configText is the configuration of a repository inside.
+// configText returns the configuration of a repository inside a sandbox.
 func configText(f Format, moved bool, lines []configLine) string {
 	ours := []configLine{{key: "core.repositoryformatversion", value: "0"}, {key: "core.bare", value: "false"}}
 	if f == SHA256 {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkCheckout measures what a sandbox of a large repository begins with beside what
-// git takes for a work tree: go test ./internal/repo -run - -bench Checkout -benchtime 3x
+// BenchmarkCheckout compares a sandbox's checkout of a large repository with git's own: go test ./internal/repo
+// -run - -bench Checkout -benchtime 3x
 func BenchmarkCheckout(b *testing.B) {
 	l, r, _ := large(b)
 	head := r.Head.Commit
@@ -19,7 +19,7 @@ func BenchmarkCheckout(b *testing.B) {
 	}
 	next := l.commit(l.top, "next")
 	l.run(l.top, "repack", "-adq")
-	// Nothing is removed in between: ext4 looks for inodes among those that went lately.
+	// Nothing is removed in between: ext4 searches for inodes among those freed recently.
 	var out string
 	fresh := func() { out = b.TempDir() }
 	each := func(name string, before, do func()) {
@@ -90,8 +90,8 @@ func BenchmarkCheckout(b *testing.B) {
 	})
 }
 
-// busy is the processor time that we and the programs that we started have taken, which
-// says more than the clock where others work.
+// busy returns the processor time of this process and its children, which is more reliable than the clock on a
+// busy machine.
 func busy(b *testing.B) time.Duration {
 	b.Helper()
 	var sum time.Duration

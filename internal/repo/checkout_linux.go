@@ -37,14 +37,14 @@ type CheckedOut struct {
 	Files        int      // files and links
 	Bytes        int64    // that they hold
 	Submodules   []string // whose directories were made
-	// Time is the modification time of all of it, in whole seconds: that of the commit, or,
-	// where that is less than two seconds ago or in the future, two seconds before now.
+	// Time is the modification time of all of it, in whole seconds: the time of the commit, or two seconds before
+	// now if that is earlier.
 	Time time.Time
 
 	changes []treeChange // that were carried out; Index needs them
 }
 
-// Checkout writes them.
+// Checkout writes the files of a commit.
 func (r *Repo) Checkout(ctx context.Context, c Checkout) (got CheckedOut, err error) {
 	got = CheckedOut{Commit: c.Commit, From: c.From}
 	if got.Time, err = r.fileTime(ctx, c.Commit); err != nil {
@@ -79,7 +79,7 @@ func (r *Repo) Checkout(ctx context.Context, c Checkout) (got CheckedOut, err er
 // in the past, since later changes could not be detected otherwise.
 const settled = 2 * time.Second
 
-// fileTime is the time that the files of a commit get.
+// fileTime returns the time for the files of a commit.
 func (r *Repo) fileTime(ctx context.Context, commit OID) (time.Time, error) {
 	out, err := r.user(ctx,
 		call{args: []string{"rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", string(commit)}})
@@ -90,6 +90,6 @@ func (r *Repo) fileTime(ctx context.Context, commit OID) (time.Time, error) {
 	if err != nil {
 		unix = 0
 	}
-	// Git takes a time of 0 for none.
+	// Git treats a time of 0 as missing.
 	return time.Unix(max(1, min(unix, r.opt.Now().Add(-settled).Unix())), 0), nil
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// stack is what a sandbox sees of checkouts that lie on each other, in a plain directory:
-// each is written into a directory of its own, as a layer is, and then laid on it.
+// stack is a sandbox's view of stacked checkouts, in a plain directory. Each is written into its own directory,
+// like a layer, and then moved on top.
 type stack struct {
 	l    *lab
 	r    *Repo
-	dir  string // what is seen
+	dir  string // the view
 	last OID
 }
 
 func (l *lab) stack(r *Repo) *stack { return &stack{l: l, r: r, dir: l.t.TempDir()} }
 
-// lay checks out a commit on what is there.
+// lay checks out a commit on top of the current state.
 func (s *stack) lay(commit OID) CheckedOut {
 	s.l.t.Helper()
 	layer := s.l.t.TempDir()
@@ -40,17 +40,17 @@ func (s *stack) lay(commit OID) CheckedOut {
 	got, err := s.r.Checkout(ctx, Checkout{Commit: commit, From: s.last, To: root,
 		Remove: func(p string) error {
 			if _, err := os.Lstat(filepath.Join(layer, p)); err == nil {
-				s.l.t.Errorf("%q is removed, and is in the layer", p)
+				s.l.t.Errorf("%q was removed, but is in the layer", p)
 			}
 			if i, err := os.Stat(filepath.Dir(filepath.Join(layer, p))); err != nil || !i.IsDir() {
-				s.l.t.Errorf("%q is removed, and where it lay is not there", p)
+				s.l.t.Errorf("%q was removed, but its directory does not exist in the layer", p)
 			}
 			gone[p] = true
 			return nil
 		},
 		Hide: func(p string) error {
 			if i, err := os.Stat(filepath.Join(layer, p)); err != nil || !i.IsDir() {
-				s.l.t.Errorf("%q hides what is below it, and is not there", p)
+				s.l.t.Errorf("%q hides the layers below, but does not exist", p)
 			}
 			hidden[p] = true
 			return nil
@@ -78,7 +78,7 @@ func (l *lab) root(dir string) *os.Root {
 	return root
 }
 
-// layOn moves what a layer has over what is below, as overlayfs shows it.
+// layOn moves the files of a layer over the state below, with the semantics of overlayfs.
 func (l *lab) layOn(layer, below string, hidden map[string]bool) {
 	l.t.Helper()
 	err := filepath.WalkDir(layer, func(p string, d fs.DirEntry, err error) error {
@@ -109,7 +109,7 @@ func (l *lab) layOn(layer, below string, hidden map[string]bool) {
 	}
 }
 
-// picture is all that a checkout is to get right: kinds, modes, contents, links.
+// picture returns everything that a checkout must reproduce: kinds, modes, contents, links.
 func (l *lab) picture(dir string) map[string]string {
 	l.t.Helper()
 	all := map[string]string{}
@@ -152,7 +152,7 @@ func (l *lab) picture(dir string) map[string]string {
 	return all
 }
 
-// worktree is what git itself checks out.
+// worktree returns the picture of git's own checkout.
 func (l *lab) worktree(commit OID) map[string]string {
 	l.t.Helper()
 	dir := l.t.TempDir()
@@ -162,13 +162,13 @@ func (l *lab) worktree(commit OID) map[string]string {
 	return l.picture(dir)
 }
 
-// leaf is one entry of a tree that a test makes up.
+// leaf is one entry of a synthetic tree.
 type leaf struct {
 	mode Mode
 	text string
 }
 
-// madeUp commits a tree that is made up, below all names that git can write.
+// madeUp commits a synthetic tree.
 func (l *lab) madeUp(files map[string]leaf, date int64) OID {
 	l.t.Helper()
 	var in bytes.Buffer
@@ -188,8 +188,8 @@ func (l *lab) madeUp(files map[string]leaf, date int64) OID {
 	return OID(l.run(l.top, "rev-parse", "refs/heads/madeup"))
 }
 
-// drawTree makes up a tree: few names, so that directories take the place of files and the
-// other way round, and names that are hard to say.
+// drawTree generates a tree. It has few names, so that directories replace files and vice versa, and names with
+// special characters.
 func drawTree(t *rapid.T) map[string]leaf {
 	name := rapid.SampledFrom(
 		[]string{"a", "b", "a-b", "a.c", "A", "new\nline", "\"quoted\" \\", "\xff\xfe", " ", "tab\t", "-q", ":(top)", "#",
@@ -221,8 +221,8 @@ func drawTree(t *rapid.T) map[string]leaf {
 	return files
 }
 
-// TestCheckout_MatchesGit checks any two commits: the second one, laid on the first, shows
-// what git checks out of it.
+// TestCheckout_MatchesGit checks out any two commits, the second on top of the first, and compares the result
+// with git's checkout of the second.
 func TestCheckout_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
@@ -236,7 +236,7 @@ func TestCheckout_MatchesGit(t *testing.T) {
 			got := s.lay(commit)
 			want := l.worktree(commit)
 			if now := l.picture(s.dir); !maps.Equal(now, want) {
-				rt.Fatalf("%d: it is\n%q\nwant\n%q", i, now, want)
+				rt.Fatalf("%d: got\n%q\nwant\n%q", i, now, want)
 			}
 			if got.Time.Unix() != 1_600_000_000+int64(i) {
 				rt.Fatalf("the time is %s", got.Time)
@@ -245,8 +245,8 @@ func TestCheckout_MatchesGit(t *testing.T) {
 	})
 }
 
-// TestCheckout_TimesAndModes checks that all files have the time of the commit and the modes
-// of git, whatever the umask is.
+// TestCheckout_TimesAndModes checks that all files have the time of the commit and git's modes, whatever the
+// umask is.
 func TestCheckout_TimesAndModes(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -275,7 +275,7 @@ func TestCheckout_TimesAndModes(t *testing.T) {
 	}
 }
 
-// rawTree writes a tree object as it is given: what no program of git's writes.
+// rawTree writes a tree object as given, even if git would not write it.
 func (l *lab) rawTree(entries ...string) OID {
 	l.t.Helper()
 	var raw []byte
@@ -297,8 +297,8 @@ func (l *lab) rawTree(entries ...string) OID {
 	return OID(strings.TrimSpace(commit))
 }
 
-// TestCheckout_RefusesHostileTrees checks that trees made to do harm are refused, and that
-// nothing is written above the top.
+// TestCheckout_RefusesHostileTrees checks that malicious trees are refused, and that nothing is written outside
+// the top directory.
 func TestCheckout_RefusesHostileTrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -338,13 +338,13 @@ func TestCheckout_RefusesHostileTrees(t *testing.T) {
 			t.Errorf("%s: %v (%s)", name, err, fault.KindOf(err))
 		}
 		if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) != 1 {
-			t.Errorf("%s: something was written above the top: %v", name, left)
+			t.Errorf("%s: files outside the top directory: %v", name, left)
 		}
 	}
 }
 
-// TestCheckout_NormalizesOldModes covers trees of old histories, with modes that git no longer
-// writes: they are read as git reads them.
+// TestCheckout_NormalizesOldModes covers trees of old histories, with modes that git no longer writes. They are
+// read as git reads them.
 func TestCheckout_NormalizesOldModes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -354,10 +354,10 @@ func TestCheckout_NormalizesOldModes(t *testing.T) {
 	two := l.rawTree("100666 "+blob+" a", "100644 "+blob+" b", "100711 "+blob+" c", "100640 "+blob+" d")
 	b := l.begin(r, one, two)
 	if s := b.sh("diff-files") + b.sh("status", "--porcelain"); s != "" {
-		t.Errorf("git inside says\n%s", s)
+		t.Errorf("git inside prints\n%s", s)
 	}
 	want := l.worktree(two)
 	if got := l.picture(b.dir); !maps.Equal(got, want) {
-		t.Errorf("it is\n%q\nwant\n%q", got, want)
+		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
 }

@@ -17,9 +17,9 @@ var underway = map[string]string{
 	"rebase-merge": "git rebase --abort", "rebase-apply": "git rebase --abort, or git am --abort",
 }
 
-// inTheWay refuses a work tree with uncommitted changes, and one with untracked files at paths to be created. It
-// holds the lock of the index, and leaves a private index in which git has refreshed every file, which takes as long
-// as everything else.
+// inTheWay refuses a work tree with uncommitted changes, and one with untracked files at paths to be created. The
+// caller holds the lock of the index. It leaves a private index in which git has refreshed every file, the most
+// expensive step of an apply.
 func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	for name, mend := range underway {
 		if _, err := os.Lstat(filepath.Join(r.Dir, name)); err == nil {
@@ -53,8 +53,9 @@ func (r *Repo) inTheWay(ctx context.Context, changes []Change) error {
 	return nil
 }
 
-// untracked returns files in the work tree that are not in the old tree, at paths to be created. Git itself would
-// overwrite ignored ones. Paths of the old tree in the way are among the changes, since they are removed.
+// untracked returns files in the work tree that are not in the old tree, at paths to be created. git itself would
+// overwrite ignored ones. Paths of the old tree that are in the way are among the changes, since the changes
+// remove them.
 func (r *Repo) untracked(ctx context.Context, changes []Change) (paths []string, err error) {
 	old := listing{}
 	for _, c := range changes {
@@ -102,7 +103,8 @@ func tracked(old listing, p string) bool {
 	return has
 }
 
-// below calls tell for the entries of a directory that the old tree does not have. It only fails with ctx's error.
+// below calls tell for the entries of a directory that the old tree does not have. It only fails with the error
+// of ctx.
 func (r *Repo) below(ctx context.Context, old listing, dir string, tell func(string)) error {
 	return filepath.WalkDir(filepath.Join(r.Top, dir), func(name string, e fs.DirEntry, err error) error {
 		if ctx.Err() != nil {

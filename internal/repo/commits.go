@@ -11,7 +11,7 @@ import (
 // Trailer is a line at the end of a message, as "Co-authored-by: Name <address>".
 type Trailer struct{ Key, Value string }
 
-// message puts trailers below a message.
+// message appends trailers to a message.
 func message(text string, trailers []Trailer) (string, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.IndexByte(text, 0) >= 0 {
@@ -32,12 +32,12 @@ func message(text string, trailers []Trailer) (string, error) {
 	return b.String(), nil
 }
 
-// signature formats a person and a time, as objects have it.
+// signature formats a person and a time as in a commit object.
 func signature(p Person, unix int64) string {
 	return fmt.Sprintf("%s <%s> %d +0000", p.Name, p.Email, unix)
 }
 
-// commitObject is the content of a commit.
+// commitObject returns the content of a commit.
 func commitObject(tree OID, parents []OID, author, committer, text string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", tree)

@@ -45,7 +45,7 @@ func (w *walk) file(ctx context.Context, dir *os.File, p string, st *unix.Stat_t
 	return w.differs(found{path: p, mode: mode, size: st.Size})
 }
 
-// link compares a link, by its words.
+// link compares a symbolic link by its target.
 func (w *walk) link(dir *os.File, p string) error {
 	target, err := dirfd.Readlink(int(dir.Fd()), path.Base(p))
 	if gone(err) || errors.Is(err, unix.EINVAL) {

@@ -27,7 +27,7 @@ func (r result) either() OID {
 	return r.commit
 }
 
-// compute makes the result, as objects of the desk.
+// compute computes the result, as objects of the desk.
 func (r *Repo) compute(ctx context.Context, d *desk, a Apply, t target) (res result, err error) {
 	tip := a.Tip
 	if len(a.Paths) > 0 {
@@ -81,7 +81,7 @@ func (r *Repo) committer(ctx context.Context, a Apply) (Person, error) {
 	return p, nil
 }
 
-// merge merges two commits, on the base that git finds.
+// merge merges two commits, with the merge base that git finds.
 func (d *desk) merge(ctx context.Context, ours, theirs OID) (OID, error) {
 	out, err := d.run(ctx,
 		call{args: []string{"merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", string(ours),
@@ -133,7 +133,7 @@ func (d *desk) merge3(ctx context.Context, base, ours, theirs OID) (OID, error) 
 	return d.merge(ctx, ids[1], ids[2])
 }
 
-// rebase makes each commit again.
+// rebase recreates each commit, in order.
 func (d *desk) rebase(ctx context.Context, a Apply, t target, by string) (res result, err error) {
 	out, err := d.run(ctx,
 		call{args: []string{"rev-list", "--reverse", "--topo-order", "--parents", string(a.Tip), "--not", string(a.Base)}})
@@ -162,7 +162,7 @@ func (d *desk) rebase(ctx context.Context, a Apply, t target, by string) (res re
 	return res, err
 }
 
-// pick applies one commit onto another, and returns onto if nothing is left of it.
+// pick applies one commit onto another. It returns onto if the commit becomes empty.
 func (d *desk) pick(ctx context.Context, commit, parent, onto OID, by string) (OID, error) {
 	tree, err := d.merge3(ctx, parent, onto, commit)
 	if err != nil {
@@ -183,8 +183,8 @@ func (d *desk) pick(ctx context.Context, commit, parent, onto OID, by string) (O
 	return d.hold(ctx, "commit", content)
 }
 
-// some makes the base's tree with some paths of the tip. NotFound: neither has the path, and no changed path is below
-// it.
+// some creates the base's tree with some paths of the tip. NotFound: neither has the path, and no changed path is
+// below it.
 func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	changes, err := d.changes(ctx, DiffOptions{From: a.Base, To: a.Tip, Paths: a.Paths})
 	if err != nil {
@@ -199,7 +199,7 @@ func (d *desk) some(ctx context.Context, a Apply) (OID, error) {
 	return d.with(ctx, a.Base, changes)
 }
 
-// with makes the tree of a commit or tree with the new side of changes.
+// with creates the tree of a commit or tree with the new side of changes.
 func (d *desk) with(ctx context.Context, base OID, changes []Change) (OID, error) {
 	index := "GIT_INDEX_FILE=" + d.dir + "/some"
 	if _, err := d.run(ctx, call{args: []string{"read-tree", string(base)}, env: []string{index}}); err != nil {

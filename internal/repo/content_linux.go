@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Marks returns marks for the changes that the host would later run or trust. It reads the files that it needs, and
+// Marks returns marks for the changes that the host would later run or trust. It reads the required files, and
 // runs nothing.
 func (r *Repo) Marks(ctx context.Context, changes []Change) (all []Mark, err error) {
 	d, err := r.desk()
@@ -77,7 +77,7 @@ func apart(c Change) []Change {
 	return []Change{c}
 }
 
-// wanted returns the objects whose content is needed.
+// wanted returns the objects whose contents marks needs.
 func wanted(changes []Change) map[OID]bool {
 	want := map[OID]bool{}
 	for _, c := range changes {
@@ -101,7 +101,7 @@ func list(ids map[OID]bool) *strings.Reader {
 	return strings.NewReader(b.String())
 }
 
-// sizes asks how large objects are.
+// sizes returns the sizes of objects.
 func (d *desk) sizes(ctx context.Context, ids map[OID]bool) (map[OID]int64, error) {
 	sizes := map[OID]int64{}
 	if len(ids) == 0 {

@@ -9,8 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/looptest"
 )
 
-// TestLoops_StopOnCancel checks that each loop over what a sandbox changed stops when its
-// context is cancelled in the middle.
+// TestLoops_StopOnCancel cancels the context of each loop over a sandbox's changes in the middle.
 func TestLoops_StopOnCancel(t *testing.T) {
 	t.Parallel()
 	const n, after = 2000, 500
@@ -45,7 +44,7 @@ func TestLoops_StopOnCancel(t *testing.T) {
 	} {
 		ctx := looptest.EndsAfter(t, after)
 		if err := loop(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, want it cancelled", name, err)
+			t.Errorf("%s: %v, want a cancelled context", name, err)
 		}
 		if n := ctx.Calls(); n > after+10 {
 			t.Errorf("%s: checked its context %d times, %d before it ended", name, n, after)

@@ -14,16 +14,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// dyingWord is what the test's binary is called when it is to apply and be killed.
+// dyingWord is argv[0] of the test's binary when it runs die.
 const dyingWord = "repo-dying"
 
-// dying is what it applies, and when it dies.
+// dying is the input of die.
 type dying struct {
 	Top, Scratch string
 	Env          Env
 	Apply        Apply
 	Mend         bool
-	At           int // kill -9 after so many steps; 0 never
+	At           int // kill -9 after this many steps; 0: never
 }
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// die applies, or mends, and prints the steps that it came to.
+// die applies, or mends, and prints each step.
 func die() int {
 	var d dying
 	if err := json.NewDecoder(os.Stdin).Decode(&d); err != nil {
@@ -67,7 +67,7 @@ func die() int {
 	return 0
 }
 
-// dies runs it, and gives the steps and whether it was killed.
+// dies runs die in a child. It returns the steps, and whether the child was killed.
 func (l *lab) dies(d dying) (steps []string, killed bool) {
 	l.t.Helper()
 	d.Top, d.Scratch, d.Env = l.top, l.scratch, l.git.user
@@ -86,7 +86,7 @@ func (l *lab) dies(d dying) (steps []string, killed bool) {
 	return strings.Fields(string(out)), err != nil
 }
 
-// swept removes the desks of who was killed; whoever starts the daemon does so.
+// swept removes the desks of killed processes, as the daemon does when it starts.
 func (l *lab) swept() {
 	l.t.Helper()
 	desks, err := filepath.Glob(filepath.Join(l.scratch, "desk-*"))
@@ -98,7 +98,7 @@ func (l *lab) swept() {
 	}
 }
 
-// view is what the user sees: the branch, its files, and what differs from them.
+// view returns what the user sees: the branch, its files, and the differences between them.
 func (l *lab) view() string {
 	l.t.Helper()
 	var b strings.Builder
@@ -135,8 +135,7 @@ func (l *lab) view() string {
 	return b.String()
 }
 
-// awkward makes a sandbox's commit that changes kinds of files, and puts links where
-// directories were.
+// awkward accepts a sandbox's commit that changes the types of files, and replaces directories with links.
 func (l *lab) awkward(r *Repo) Accepted {
 	l.t.Helper()
 	dir := l.sandbox()
@@ -152,8 +151,8 @@ func (l *lab) awkward(r *Repo) Accepted {
 	return l.accept(r, dir)
 }
 
-// TestApply_IsAtomicWhenKilled kills the apply after each step: once it is repaired, the state is
-// the old or the new one to the byte, and the branch is at the old or the new commit from the start.
+// TestApply_IsAtomicWhenKilled kills the apply after each step. The branch is always at the old or the new
+// commit. After the repair, the whole state is the old or the new one to the byte.
 func TestApply_IsAtomicWhenKilled(t *testing.T) {
 	t.Parallel()
 	for _, way := range []Way{Squash, Patch} {
@@ -173,10 +172,10 @@ func TestApply_IsAtomicWhenKilled(t *testing.T) {
 				before := l.view()
 				steps, killed := l.dies(dying{Apply: a, At: at})
 				if !killed || len(steps) != at {
-					t.Fatalf("it came to %q", steps)
+					t.Fatalf("it was not killed; its steps were %q", steps)
 				}
 				l.swept()
-				for mends := 1; mends <= 4; mends++ { // the mending is killed as well
+				for mends := 1; mends <= 4; mends++ { // the repair is killed as well
 					if _, killed = l.dies(dying{Mend: true, At: mends}); !killed {
 						break
 					}
@@ -189,7 +188,7 @@ func TestApply_IsAtomicWhenKilled(t *testing.T) {
 				after := l.view()
 				done := way == Squash && steps[at-1] == "moved"
 				if (after == before) == done {
-					t.Errorf("after %q it was\n%s\nand is\n%s", steps, before, after)
+					t.Errorf("after %q: the state was\n%s\nand is\n%s", steps, before, after)
 				}
 				if done && (l.run(l.top, "status", "--porcelain") != "" ||
 					l.run(l.top, "show", "HEAD:a.txt") != "ONE\ntwo\nthree") {
@@ -198,7 +197,7 @@ func TestApply_IsAtomicWhenKilled(t *testing.T) {
 				l.sound()
 				if !done {
 					if _, err := r.Apply(ctx, a); err != nil {
-						t.Fatal("once more: ", err)
+						t.Fatal("applied again: ", err)
 					}
 					l.sound()
 				}
@@ -207,8 +206,8 @@ func TestApply_IsAtomicWhenKilled(t *testing.T) {
 	}
 }
 
-// TestMend_RestoresStateAfterGitIsKilled uses a filter of the user's to kill git and this process
-// while git writes files: a file that is half written is kept aside, and the old state is restored.
+// TestMend_RestoresStateAfterGitIsKilled uses a filter of the user's to kill git and this process while git
+// writes files. A partly written file is moved aside, and the old state is restored.
 func TestMend_RestoresStateAfterGitIsKilled(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} {
@@ -235,10 +234,10 @@ func TestMend_RestoresStateAfterGitIsKilled(t *testing.T) {
 			a := Apply{Base: r.Head.Commit, Tip: work.Tip, Way: Squash, Message: "m"}
 			if both {
 				if steps, killed := l.dies(dying{Apply: a}); !killed {
-					t.Fatalf("it came to %q", steps)
+					t.Fatalf("it was not killed; its steps were %q", steps)
 				}
 				l.swept()
-				// While a child of it lives it holds the lock; the shell of the filter may.
+				// A living child, such as the filter's shell, still holds the lock.
 				l.run(l.home, "version")
 			} else if _, err := r.Apply(ctx, a); err == nil {
 				t.Fatal("it was not killed")
@@ -254,14 +253,14 @@ func TestMend_RestoresStateAfterGitIsKilled(t *testing.T) {
 				}
 			}
 			if after := l.view(); after != before {
-				t.Errorf("it was\n%s\nand is\n%s", before, after)
+				t.Errorf("the state was\n%s\nand is\n%s", before, after)
 			}
 			l.sound()
 		})
 	}
 }
 
-// TestMend_KeepsUserChanges checks that what the user changed between the crash and the repair is not lost.
+// TestMend_KeepsUserChanges checks that the user's changes between crash and repair are not lost.
 func TestMend_KeepsUserChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -291,8 +290,7 @@ func TestMend_KeepsUserChanges(t *testing.T) {
 	l.sound()
 }
 
-// TestMend_IgnoresMovedHead covers a user who continued without a repair, and so has seen the
-// work tree: it is left alone.
+// TestMend_IgnoresMovedHead covers a user who moved HEAD before the repair: the work tree is not changed.
 func TestMend_IgnoresMovedHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -310,7 +308,7 @@ func TestMend_IgnoresMovedHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := l.view(); after != before {
-		t.Errorf("it was\n%s\nand is\n%s", before, after)
+		t.Errorf("the state was\n%s\nand is\n%s", before, after)
 	}
 	l.sound()
 }
@@ -335,7 +333,7 @@ func TestApply_ExcludesConcurrentApply(t *testing.T) {
 	l.sound()
 }
 
-// TestApply_UndoesFilesOnMovedBranch moves the branch at the last moment: files and index are restored.
+// TestApply_UndoesFilesOnMovedBranch moves the branch at the last moment. The files and the index are restored.
 func TestApply_UndoesFilesOnMovedBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -352,13 +350,13 @@ func TestApply_UndoesFilesOnMovedBranch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := l.run(l.top, "status", "--porcelain") + l.run(l.top, "rev-parse", "HEAD"); s != other {
-		t.Errorf("it is %q", s)
+		t.Errorf("the status is %q", s)
 	}
 	l.sound()
 }
 
-// TestMend_RefusesOtherJournalVersion checks that a journal that this version did not write is
-// not trusted, and that nothing is undone.
+// TestMend_RefusesOtherJournalVersion checks that a journal of another version is refused, and that nothing is
+// undone.
 func TestMend_RefusesOtherJournalVersion(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -374,16 +372,16 @@ func TestMend_RefusesOtherJournalVersion(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 		if l.view() != before {
-			t.Errorf("%q changed something", text)
+			t.Errorf("with the journal %q the repository was changed", text)
 		}
 	}
 	os.Remove(name)
 	l.sound()
 }
 
-// TestApplyLock_IsReleasedDespiteInheritedDescriptors checks that the lock is free after the apply
-// although other processes may have its descriptor: a program that another goroutine is starting
-// has a copy of every descriptor until it runs, and what a filter leaves behind may keep one.
+// TestApplyLock_IsReleasedDespiteInheritedDescriptors checks that the lock is free after the apply although other
+// processes may have its descriptor: a program that another goroutine starts has a copy of every descriptor until
+// its execve(2), and a leftover process of a filter may keep one.
 func TestApplyLock_IsReleasedDespiteInheritedDescriptors(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

@@ -22,7 +22,7 @@ type desk struct {
 	limits Limits
 }
 
-// desk makes one. The caller closes it, which removes it with all that was not kept.
+// desk creates a desk. The caller must close it, which removes it with all objects that were not imported.
 func (r *Repo) desk() (d *desk, err error) {
 	dir, err := os.MkdirTemp(r.opt.Scratch, "desk-")
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *desk) run(ctx context.Context, c call) ([]byte, error) {
 	return d.git.run(ctx, c)
 }
 
-// oid runs git at the desk, which prints the name of an object.
+// oid runs git at the desk, and returns the object ID that it prints.
 func (d *desk) oid(ctx context.Context, c call) (OID, error) {
 	out, err := d.run(ctx, c)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // DiffOptions configures Diff and Patch.
 type DiffOptions struct {
 	From, To OID      // commits or trees of the repository
-	Paths    []string // only these and those below them, literally; none is all
+	Paths    []string // only these and those below them, literally; none: all
 	Renames  bool     // detect renames
 	Stat     bool     // count lines
 	// Have is a commit or tree: files that it has with the same content and mode as To are left out. "" leaves none
@@ -32,8 +32,8 @@ func (o DiffOptions) args(form ...string) []string {
 	return append(append(args, "--end-of-options", string(o.From), string(o.To), "--"), o.Paths...)
 }
 
-// Diff returns the changed paths, in git's order, without attributes, textconv or drivers. Invalid: there are more
-// than the limit, or one can never be applied.
+// Diff returns the changed paths, in git's order, without attributes, textconv or drivers. Invalid: the changes
+// exceed the limit, or one can never be applied.
 func (r *Repo) Diff(ctx context.Context, o DiffOptions) (changes []Change, err error) {
 	changes, _, err = r.DiffPending(ctx, o)
 	return changes, err
@@ -98,8 +98,8 @@ func (d *desk) changes(ctx context.Context, o DiffOptions) ([]Change, error) {
 	return raw.changes, raw.end()
 }
 
-// Patch writes the difference as a patch that git applies. Names have no control bytes; contents are unchanged, and
-// must be sanitized before they are shown on a terminal. Invalid: it is longer than the limit.
+// Patch writes the difference as a patch that git applies. Names have no control bytes; contents are unchanged,
+// and must be sanitized before they are shown on a terminal. Invalid: the patch exceeds the limit.
 func (r *Repo) Patch(ctx context.Context, o DiffOptions, w io.Writer) (err error) {
 	d, err := r.desk()
 	if err != nil {

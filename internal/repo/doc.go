@@ -1,6 +1,5 @@
-// Package repo is the host's side of git: it writes the initial files of a sandbox, exports the changes of a sandbox
-// from its repository, shows them, and applies them to the user's repository. It imports beneath, fault, limit and
-// undo; the engine imports it.
+// Package repo is the host's side of git: it writes the initial files of a sandbox, exports the changes of a
+// sandbox from its repository, shows them, and applies them to the user's repository.
 //
 // A sandbox starts with the files of a commit (Checkout), an index for them (Index), and its own .git that borrows
 // objects (Inside). They are written into directories that no sandbox sees yet, and are never read back from one.

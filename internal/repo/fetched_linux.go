@@ -14,9 +14,10 @@ import (
 // fetchedRef is the name of the tip in a bundle for examination.
 const fetchedRef = Ref("refs/coppice/fetched")
 
-// Examine checks commits that the user's git fetched from another user, as Accept checks those of a sandbox: each
-// object that tip has and base does not by fsck, with warnings as errors whatever the user's configuration permits;
-// sizes, numbers and paths. Base is trusted: see Own. Nothing is written. Invalid: a check failed.
+// Examine checks commits that the user's git fetched from another user, as Accept checks those of a sandbox. It
+// checks each object that tip has and base does not by fsck, with warnings as errors whatever the user's
+// configuration permits; and it checks sizes, numbers and paths. Base is trusted: see Own. Nothing is written.
+// Invalid: a check failed.
 func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err error) {
 	if err := r.sane(ctx, base, tip); err != nil || base == tip {
 		return Accepted{Tip: tip}, err
@@ -35,7 +36,8 @@ func (r *Repo) Examine(ctx context.Context, base, tip OID) (got Accepted, err er
 	return got, fault.Wrap(err, "check the fetched objects")
 }
 
-// bundle writes a bundle of what a tip has and a base does not, with all its objects. The caller closes it.
+// bundle writes a bundle of the commits that a tip has and a base does not, with all their objects. The caller
+// closes it.
 func (d *desk) bundle(ctx context.Context, base, tip OID) (f *os.File, err error) {
 	if f, err = os.OpenFile(filepath.Join(d.dir, "fetched"), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND,
 		0o600); err != nil {
@@ -79,11 +81,12 @@ func (r *Repo) Own(ctx context.Context, c OID) (bool, error) {
 // RefMove is the change of one reference.
 type RefMove struct {
 	Ref     Ref
-	To, Old OID // "": it is deleted; it is not there
+	To, Old OID // "" in To: delete; "" in Old: must not exist
 }
 
-// MoveRefs sets several references durably, if each is what Old says, with lines in their reflogs. It is for
-// references of Coppice, which are never checked out. Conflict: one is not as expected; then none is set.
+// MoveRefs sets several references durably if each has its value Old, with lines in their reflogs. It is for
+// references of Coppice, which are never checked out. Conflict: one does not have its expected value, and none is
+// set.
 func (r *Repo) MoveRefs(ctx context.Context, message string, moves ...RefMove) error {
 	var list strings.Builder
 	for _, m := range moves {

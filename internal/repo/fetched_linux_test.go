@@ -9,8 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// fetched has the user's git fetch a branch of somebody else's repository, with no check of
-// its own.
+// fetched makes the user's git fetch a branch of another user's repository, without git's own checks.
 func (l *lab) fetched(dir, branch string) OID {
 	l.t.Helper()
 	l.run(l.top, "-c", "transfer.fsckObjects=false", "fetch", "-q", "--no-tags", dir,
@@ -37,10 +36,10 @@ func TestExamine_CountsFetchedCommits(t *testing.T) {
 				t.Errorf("%+v, %v", got, err)
 			}
 			if got, err := r.Examine(ctx, tip, tip); err != nil || got.Commits != 0 {
-				t.Errorf("nothing: %+v, %v", got, err)
+				t.Errorf("the same commit: %+v, %v", got, err)
 			}
 			if got, err := r.Examine(ctx, tip, r.Head.Commit); err != nil || got.Commits != 0 {
-				t.Errorf("what lies below: %+v, %v", got, err)
+				t.Errorf("an ancestor: %+v, %v", got, err)
 			}
 			l.sound()
 		})
@@ -94,7 +93,7 @@ func TestExamine_RefusesHostileObjects(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			if left, _ := filepath.Glob(filepath.Join(l.scratch, "*")); len(left) > 0 {
-				t.Errorf("left: %q", left)
+				t.Errorf("left in scratch: %q", left)
 			}
 		})
 	}
@@ -142,7 +141,7 @@ func TestOwn_ReportsCommitsOnUserBranches(t *testing.T) {
 	l.run(l.top, "update-ref", "refs/remotes/origin/topic", string(foreign))
 	own(foreign, true, "a branch that was fetched")
 	if _, err := r.Own(ctx, OID(strings.Repeat("1", 40))); !fault.Is(err, fault.NotFound) {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("a missing commit: %v", err)
 	}
 }
 
@@ -167,7 +166,7 @@ func TestMoveRefs_IsAtomic(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if l.state() != before {
-			t.Errorf("%s: something was set", name)
+			t.Errorf("%s: a reference was set", name)
 		}
 	}
 	if err := r.MoveRefs(ctx, "pulled again", RefMove{a, second, first}, RefMove{b, second, second}); err != nil {

@@ -7,8 +7,8 @@ import (
 )
 
 // fold maps names that some file system may treat as equal to the same name: HFS+ and APFS ignore invisible code
-// points, NTFS what follows a colon and trailing dots and spaces, and all of them case. It folds more than each of
-// them does, never less: fold(fold(x)) == fold(x).
+// points, NTFS ignores what follows a colon and trailing dots and spaces, and all of them ignore case. It folds
+// more than each of them does, never less: fold(fold(x)) == fold(x).
 func fold(name string) string {
 	if utf8.ValidString(name) {
 		name = strings.Map(foldRune, name)
@@ -46,7 +46,7 @@ func names(path string) []string {
 	return parts
 }
 
-// isDotGit reports whether one name of a path is .git, or might be taken for it.
+// isDotGit reports whether a name of a path is .git, or may be equal to it on some file system.
 func isDotGit(name string) bool {
 	for _, n := range names(name) {
 		if same(n, ".git") {
@@ -56,8 +56,7 @@ func isDotGit(name string) bool {
 	return false
 }
 
-// same reports whether a folded name is, or is an NTFS short name of, a name in lower
-// case.
+// same reports whether a folded name is, or is an NTFS short name of, a name in lower case.
 func same(folded, name string) bool { return folded == name || isShort(folded, name) }
 
 // isShort reports whether a folded name may be the 8.3 short name of name on NTFS: git~1, claude~1.md, and gi7eba~1

@@ -10,14 +10,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Env is the environment of the user's git processes, complete.
+// Env is the complete environment of the user's git processes.
 type Env struct {
 	Home   string // HOME: where the user's configuration is
 	Config string // XDG_CONFIG_HOME, or ""
 	Path   string // PATH: where the user's filters (LFS) are found; "" is /usr/bin:/bin
 }
 
-// Git is the git program of the host. It may be used by several goroutines at once.
+// Git is the git program of the host. It is safe for concurrent use.
 type Git struct {
 	program string
 	user    Env
@@ -26,8 +26,8 @@ type Git struct {
 // oldest is the first version with all required features: merge-tree --write-tree.
 var oldest = [2]int{2, 38}
 
-// Find checks the program at path, or, if that is "", the first git in user.Path. The path is fixed then: nothing is
-// looked up again later. Unsupported: git is missing or older than 2.38.
+// Find checks the program at path, or, if path is "", the first git in user.Path. The result is fixed: later
+// calls do not search again. Unsupported: git is missing or older than 2.38.
 func Find(ctx context.Context, path string, user Env) (*Git, error) {
 	if user.Path == "" {
 		user.Path = "/usr/bin:/bin"
@@ -64,7 +64,7 @@ func look(path string) string {
 	return ""
 }
 
-// parseVersion reads "git version 2.39.5 (...)".
+// parseVersion parses "git version 2.39.5 (...)".
 func parseVersion(s string) (v [2]int, ok bool) {
 	rest, found := strings.CutPrefix(s, "git version ")
 	parts := strings.SplitN(rest, ".", 3)

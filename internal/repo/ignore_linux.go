@@ -27,10 +27,10 @@ const ignoreFile = ".gitignore"
 type ignoreRules struct {
 	ours, theirs *ignorer
 	carried      map[string]bool
-	files, bytes int // of the rules that were carried
+	files, bytes int // number and total size of the copied rules
 }
 
-// ignoreRules makes them. The caller closes them.
+// ignoreRules creates them. The caller must close them.
 func (r *Repo) ignoreRules(ctx context.Context, d *desk, base listing) (rules *ignoreRules, err error) {
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
@@ -53,7 +53,7 @@ func (r *Repo) ignoreRules(ctx context.Context, d *desk, base listing) (rules *i
 	return rules, nil
 }
 
-// excludes finds the user's rules outside of commits: it copies those of the repository to the desk, and returns the
+// excludes finds the user's rules outside commits. It copies those of the repository to the desk, and returns the
 // path of the user's own file.
 func (r *Repo) excludes(ctx context.Context, d *desk) (string, error) {
 	own, err := os.ReadFile(filepath.Join(r.Common, "info", "exclude"))
@@ -144,7 +144,7 @@ func (g *ignoreRules) carry(f *os.File, dir string) error {
 	return fault.Wrap(g.theirs.put(dir, text), "copy ignore rules")
 }
 
-// ignored answers for each path: of slashes, with one at the end of a directory's.
+// ignored reports for each path whether it is ignored. Paths have slashes, and a directory's path ends with one.
 func (g *ignoreRules) ignored(ctx context.Context, paths []string) ([]bool, error) {
 	all := make([]bool, len(paths))
 	for _, ig := range []*ignorer{g.ours, g.theirs} {
@@ -169,7 +169,7 @@ type ignorer struct {
 	out *bufio.Reader
 }
 
-// ignorer starts one. The caller closes it.
+// ignorer starts one. The caller must close it.
 func (d *desk) ignorer(ctx context.Context, name, excludes string) (ig *ignorer, err error) {
 	var cleanup undo.Stack
 	defer cleanup.Run(&err)
@@ -220,7 +220,7 @@ func (ig *ignorer) put(dir string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// ask sets out[i] where paths[i] is ignored.
+// ask sets out[i] if paths[i] is ignored.
 func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 	wrote := make(chan error, 1)
 	go func() {
@@ -247,7 +247,7 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE):
-		// Rules may be crafted so that matching them does not end.
+		// Matching crafted rules may take unbounded time.
 		return fault.New(fault.TooLarge,
 			"git exceeded its limit for ignore rules: %d seconds of processor time, or its memory",
 			limit.RuleWork).
@@ -256,7 +256,7 @@ func (ig *ignorer) ask(ctx context.Context, paths []string, out []bool) error {
 	return err
 }
 
-// answer reads "source, line, pattern, path", each with a NUL: no pattern where none fits.
+// answer reads the record "source, line, pattern, path", each with a NUL. The pattern is empty if none matches.
 func (ig *ignorer) answer() (bool, error) {
 	var pattern string
 	for i := range 4 {
@@ -271,7 +271,7 @@ func (ig *ignorer) answer() (bool, error) {
 	return pattern != "" && pattern[0] != '!', nil
 }
 
-// close ends the process. The exit code says whether anything was ignored, or that it was killed.
+// close ends the process. Its exit code only says whether a path was ignored, or that it was killed.
 func (ig *ignorer) close() error {
 	ig.in.Close()
 	_, _ = io.Copy(io.Discard, ig.out)

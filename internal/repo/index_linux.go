@@ -22,7 +22,7 @@ type Index struct {
 	Commit   OID
 	Before   []byte   // if Written has a From: the index of From, as Index wrote it
 	UID, GID uint32   // owner of the files inside
-	To       *os.Root // a .git directory, in which "index" is not there
+	To       *os.Root // a .git directory without an index
 }
 
 // Index writes the index, mode 0644. Its own modification time is one second after all times in it and not in the
@@ -66,7 +66,7 @@ func (r *Repo) indexOf(ctx context.Context, i Index) (*index, error) {
 	return x.apply(ctx, changes, top, i.UID, i.GID)
 }
 
-// after is a second after the last time in the index.
+// after returns the time one second after the last time in the index.
 func (x *index) after(t time.Time) time.Time {
 	last := uint32(t.Unix())
 	for i := range x.entries {

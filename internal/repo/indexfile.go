@@ -37,13 +37,13 @@ type indexEntry struct {
 	uid, gid uint32
 }
 
-// stat is the file system's data about a file. With the zero value git never takes a file for unchanged: times of
-// files are never 0 here.
+// stat is the file system's data about a file. git never takes a file with the zero value for unchanged, since no
+// file has a time of 0 here.
 type stat struct {
 	mtime     uint32 // seconds
 	ctime     uint32 // seconds
 	ctimeNsec uint32
-	ino       uint32 // its low half
+	ino       uint32 // the low 32 bits
 	size      int64
 }
 
@@ -60,7 +60,7 @@ const (
 	maxNameFlag  = 0xfff
 )
 
-// sum is the hash that names objects.
+// sum returns the hash function of the object IDs.
 func (f Format) sum() hash.Hash {
 	if f == SHA256 {
 		return sha256.New()
@@ -151,8 +151,8 @@ func (x *index) appendTrees(ctx context.Context, out []byte) ([]byte, error) {
 	return out, add("", "", x.entries)
 }
 
-// whole leaves out the trees that have something in them that is not in the index: trees
-// without an entry, which git can read and never makes.
+// whole returns the known trees, without those that contain an empty subtree: an index has no entry for one, and
+// git reads but never writes them.
 func (x *index) whole() map[string]OID {
 	has := dirSet{}
 	for i := range x.entries {
@@ -179,7 +179,7 @@ func (x *index) whole() map[string]OID {
 	return known
 }
 
-// kid is a directory, and the entries that are in it.
+// kid is a subdirectory with its entries.
 type kid struct {
 	path, name string
 	entries    []indexEntry
@@ -209,7 +209,7 @@ func split(path string, entries []indexEntry) []kid {
 	return kids
 }
 
-// errIndex: it is not one that encode wrote.
+// errIndex is the error for an index that encode did not write.
 var errIndex = fault.New(fault.Invalid, "invalid previous index: not written by Coppice, or damaged")
 
 // parseIndex parses the output of encode, and nothing else.
@@ -343,7 +343,7 @@ func (x *index) apply(ctx context.Context, changes []treeChange, top OID, uid, g
 	return out, nil
 }
 
-// entryOf returns the entry of a file; without a stat if it was not written.
+// entryOf returns the entry of a file; without a stat if the file was not written.
 func entryOf(c *treeChange, uid, gid uint32) indexEntry {
 	e := indexEntry{path: c.path, mode: c.mode, id: c.id, stat: c.stat}
 	if c.stat != (stat{}) {

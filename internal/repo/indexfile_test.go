@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestIndex_MatchesGit checks that an index without stat data is, to the byte, what git itself
-// writes of the same tree.
+// TestIndex_MatchesGit checks that an index without stat data equals git's own index of the same tree, to the
+// byte.
 func TestIndex_MatchesGit(t *testing.T) {
 	t.Parallel()
 	labs := []*lab{newLab(t, SHA1), newLab(t, SHA256)}
@@ -29,8 +29,8 @@ func TestIndex_MatchesGit(t *testing.T) {
 	})
 }
 
-// likeGit makes the index of a commit on that of another, compares it with git's own, and
-// gives what is read back of it.
+// likeGit computes the index of a commit from that of another, compares it with git's own, and returns the parsed
+// result.
 func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 	changes, err := r.treeChanges(ctx, last, commit)
 	if err != nil {
@@ -58,13 +58,13 @@ func (l *lab) likeGit(t *rapid.T, r *Repo, x *index, last, commit OID) *index {
 	}
 	back, err := parseIndex(ctx, l.format, got)
 	if err != nil || !slices.Equal(back.entries, x.entries) || !maps.Equal(back.trees, x.trees) {
-		t.Fatalf("it does not come back: %v", err)
+		t.Fatalf("cannot parse the encoded index: %v", err)
 	}
 	return back
 }
 
-// TestIndex_TreeWithoutEntries checks that a tree that contains an empty tree, which an index
-// cannot have, is not recorded as known in the index.
+// TestIndex_TreeWithoutEntries checks that a tree that contains an empty tree, which has no entry in an index, is
+// not recorded as known.
 func TestIndex_TreeWithoutEntries(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -82,7 +82,7 @@ func TestIndex_TreeWithoutEntries(t *testing.T) {
 	plain := l.rawTree("40000 "+l.run(l.top, "rev-parse", string(l.rawTree("100644 "+blob+" f"))+"^{tree}")+" d",
 		"40000 "+l.run(l.top, "rev-parse", "HEAD:dir")+" k")
 	if got := b.sh("write-tree"); got != l.run(l.top, "rev-parse", string(plain)+"^{tree}") {
-		t.Error("the tree that git writes of it is not the one that the files make")
+		t.Error("git does not write the tree of the files from the index")
 	}
 }
 
@@ -109,7 +109,7 @@ func FuzzIndex(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := parseIndex(ctx, SHA1, out); err != nil {
-			t.Fatalf("it was read, and what is written of it is not: %v", err)
+			t.Fatalf("parsed an index, but not its encoding: %v", err)
 		}
 	})
 }
@@ -130,7 +130,7 @@ func FuzzAlternates(f *testing.F) {
 	})
 }
 
-// Whatever address a repository has, no password of it is in what comes along.
+// FuzzAddress checks that no address that is copied into a sandbox contains a password.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"https://u:p@h/x?y#z", "git@h:x", "ext::x", "ssh://u:p@h/", "https://[::1]/x", "C:\\x",
 		"file:///x::y"} {
@@ -145,7 +145,7 @@ func FuzzAddress(f *testing.F) {
 			t.Errorf("%q becomes %q and then %q", s, out, again)
 		}
 		if rest, is := strings.CutPrefix(strings.ToLower(out), "https://"); is && strings.Contains(before(rest, "/"), "@") {
-			t.Errorf("%q has an owner", out)
+			t.Errorf("%q has user information", out)
 		}
 	})
 }

@@ -21,8 +21,8 @@ import (
 // credentials, headers, helpers or commands, and no passwords in addresses. The user's hooks are included: they run
 // inside only. The index is not written.
 type Inside struct {
-	Branch Ref // HEAD names it
-	Commit OID // where it is
+	Branch Ref // the branch of HEAD
+	Commit OID // its commit
 	// Objects maps each directory of ObjectDirs to its path inside; one without a path is not borrowed.
 	Objects map[string]string
 	// Moved means that files inside do not have the inodes and owners that the index records (copied trees, mapped
@@ -102,7 +102,7 @@ func (r *Repo) insideModules(ctx context.Context, i Inside) error {
 	return nil
 }
 
-// at runs the user's git in another git directory of the repository's.
+// at runs the user's git in another git directory of the repository.
 func (r *Repo) at(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	return r.user(ctx, call{args: args, env: []string{"GIT_DIR=" + gitDir, "GIT_WORK_TREE=" + gitDir}})
 }
@@ -154,7 +154,7 @@ func (r *Repo) insideRefs(ctx context.Context, gitDir string) (insideRefs, error
 	return all, nil
 }
 
-// with adds a branch. A branch of the user's that conflicts with it is left out: "coppice" for "coppice/fix".
+// with adds a branch. A conflicting branch of the user is left out, such as "coppice" for "coppice/fix".
 func (s insideRefs) with(branch Ref, at OID) insideRefs {
 	clash := func(r Ref) bool {
 		return strings.HasPrefix(string(branch), string(r)+"/") || strings.HasPrefix(string(r), string(branch)+"/")
@@ -173,7 +173,7 @@ func (s insideRefs) with(branch Ref, at OID) insideRefs {
 	return s
 }
 
-// packed is the file that holds the references.
+// packed returns the content of packed-refs.
 func (s insideRefs) packed() string {
 	var names []Ref
 	for r := range s.ids {
@@ -188,7 +188,7 @@ func (s insideRefs) packed() string {
 	return b.String()
 }
 
-// gitDir writes a git directory, until something fails.
+// gitDir writes a git directory. After an error, its methods do nothing.
 type gitDir struct {
 	to  *os.Root
 	err error
@@ -207,7 +207,7 @@ func (w *gitDir) skeleton(head, config string, refs insideRefs) {
 	}
 }
 
-// borrow names the objects that are borrowed: those of a repository, and those that it borrows.
+// borrow writes the alternates: the object directories of a repository, and those that it borrows.
 func (w *gitDir) borrow(objects string, at map[string]string) {
 	var lines []byte
 	for _, dir := range borrowed(objects) {
@@ -218,11 +218,11 @@ func (w *gitDir) borrow(objects string, at map[string]string) {
 	w.file("objects/info/alternates", string(lines), 0o644)
 }
 
-// maxHook is the largest hook that is taken along, in bytes.
+// maxHook is the size of the largest hook that is copied, in bytes.
 const maxHook = 1 << 20
 
-// carry copies what a repository has besides configuration, references and objects: the boundary of a shallow
-// history, its own ignore rules and attributes, its hooks.
+// carry copies the files of a repository other than configuration, references and objects: the boundary of a
+// shallow history, its own ignore rules and attributes, and its hooks.
 func (w *gitDir) carry(from string) {
 	for _, name := range []string{"shallow", "info/exclude", "info/attributes"} {
 		w.copy(from, name, 0o644)
@@ -246,7 +246,7 @@ func (w *gitDir) carry(from string) {
 	}
 }
 
-// copy copies a file that need not be there.
+// copy copies a file if it exists.
 func (w *gitDir) copy(from, name string, mode fs.FileMode) {
 	text, err := os.ReadFile(filepath.Join(from, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -264,7 +264,7 @@ func (w *gitDir) dir(name string) {
 	}
 }
 
-// file writes a file that is not there, with the directories above it.
+// file writes a new file, and creates its directories.
 func (w *gitDir) file(name, text string, mode fs.FileMode) {
 	w.dir(path.Dir(name))
 	if w.err != nil {
@@ -279,7 +279,7 @@ func (w *gitDir) file(name, text string, mode fs.FileMode) {
 	w.fail(errors.Join(err, f.Chmod(mode), f.Close()))
 }
 
-// mkdirAll makes a directory and those above it, mode 0755 whatever the umask is.
+// mkdirAll creates a directory and its parents, with mode 0755 whatever the umask is.
 func mkdirAll(root *os.Root, name string) error {
 	if name == "." {
 		return nil

@@ -18,7 +18,7 @@ type box struct {
 	dir string // its work tree
 }
 
-// begin makes a work tree of a commit with all that git inside finds: files, index, .git.
+// begin creates a work tree of a commit with everything for git inside: files, index, .git.
 func (l *lab) begin(r *Repo, commits ...OID) *box {
 	l.t.Helper()
 	s := l.stack(r)
@@ -45,7 +45,7 @@ func (l *lab) begin(r *Repo, commits ...OID) *box {
 	return &box{l, s.dir}
 }
 
-// inside writes the .git of a sandbox that finds all objects where they are.
+// inside writes the .git of a sandbox in which object directories have the host's paths.
 func (l *lab) inside(r *Repo, i Inside) {
 	l.t.Helper()
 	dirs, err := r.ObjectDirs(ctx)
@@ -61,14 +61,14 @@ func (l *lab) inside(r *Repo, i Inside) {
 	}
 }
 
-// sh runs a command of git's in the sandbox.
+// sh runs a git command in the sandbox.
 func (b *box) sh(args ...string) string { b.t.Helper(); return b.run(b.dir, args...) }
 
-// clean: git inside finds nothing to say, and nothing wrong.
+// clean checks that git inside reports no changes and no errors.
 func (b *box) clean() {
 	b.t.Helper()
 	if s := b.sh("status", "--porcelain"); s != "" {
-		b.t.Errorf("git inside says\n%s", s)
+		b.t.Errorf("git inside prints\n%s", s)
 	}
 	if s := b.sh("diff-files"); s != "" {
 		b.t.Errorf("files do not have the stat data of the index:\n%s", s)
@@ -78,8 +78,8 @@ func (b *box) clean() {
 	}
 }
 
-// TestIndex_FreshStatusReadsNoFile checks that git status reads only the index of a fresh
-// tree: the content of each file could be anything.
+// TestIndex_FreshStatusReadsNoFile checks that git status of a fresh tree reads only the index: changed contents
+// are not detected.
 func TestIndex_FreshStatusReadsNoFile(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
@@ -100,7 +100,7 @@ func TestIndex_FreshStatusReadsNoFile(t *testing.T) {
 			b.deceive(name, text)
 		}
 		b.clean()
-		// What is changed without such care is seen.
+		// A change without forged times is detected.
 		l.file(b.dir, "a", "eno")
 		if s := b.sh("status", "--porcelain"); s != " M a" {
 			t.Errorf("after a change: %q", s)
@@ -108,7 +108,7 @@ func TestIndex_FreshStatusReadsNoFile(t *testing.T) {
 	}
 }
 
-// deceive changes a file so that only who reads it sees it: in place, as long, as old.
+// deceive changes a file in place, and keeps its size and time, so that only reading it reveals the change.
 func (b *box) deceive(name, text string) {
 	b.t.Helper()
 	p := filepath.Join(b.dir, name)
@@ -128,8 +128,8 @@ func (b *box) deceive(name, text string) {
 	}
 }
 
-// TestIndex_WithUncommittedChanges checks that with uncommitted changes the index is that of
-// the commit below them, so that git sees the difference.
+// TestIndex_WithUncommittedChanges checks that with uncommitted changes the index is that of the commit below
+// them, so that git shows the difference.
 func TestIndex_WithUncommittedChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -163,7 +163,7 @@ func TestIndex_WithUncommittedChanges(t *testing.T) {
 		}
 		b := &box{l, s.dir}
 		if s := b.sh("status", "--porcelain", "-uall"); s != " M a\n D d/x\n D g\n?? d\n?? n" {
-			t.Errorf("git inside says\n%s", s)
+			t.Errorf("git inside prints\n%s", s)
 		}
 		if tree := b.sh("write-tree"); tree != l.run(l.top, "rev-parse", string(base)+"^{tree}") {
 			t.Error("the index is of another tree")
@@ -197,7 +197,7 @@ func TestIndex_RefusesIndexOfOtherTree(t *testing.T) {
 	}
 }
 
-// again lays a commit on what is there, any number of times.
+// again checks out a commit on top of the current state, without advancing the stack.
 func (s *stack) again(commit OID) CheckedOut {
 	last := s.last
 	defer func() { s.last = last }()
@@ -251,8 +251,8 @@ func TestGit_WorksInSandbox(t *testing.T) {
 	}
 }
 
-// TestInside_FiltersConfig checks that secrets and private settings of a configuration are
-// left out, and that what is needed inside is kept.
+// TestInside_FiltersConfig checks that secrets and private settings are left out of the configuration, and that
+// required settings are kept.
 func TestInside_FiltersConfig(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -309,7 +309,7 @@ func TestInside_FiltersConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(text), secret) {
-		t.Errorf("a secret is in\n%s", text)
+		t.Errorf("a secret is in the configuration\n%s", text)
 	}
 	want := `core.repositoryformatversion=0 core.bare=false core.filemode=true core.logallrefupdates=true remote.origin.url=https://example.org/r.git remote.origin.fetch=+refs/heads/*:refs/remotes/origin/* ` +
 		`remote.ssh.url=ssh://git@example.org/r.git remote.scp.url=git@example.org:r.git remote.path.url=/srv/a b\"c".git remote.a.b "x\y".url=/x core.hookspath=.husky core.autocrlf=input diff.algorithm=histogram ` +
@@ -329,7 +329,7 @@ lines	"and\more" remote.inc.url=https://h/inc core.eol=lf core.trustctime=false`
 	}
 }
 
-// normal makes a key's end look alike in both forms that git prints.
+// normal normalizes both forms in which git prints a setting.
 func normal(s string) string {
 	fields := strings.Fields(strings.NewReplacer("\n", " ", "=", " ").Replace(s))
 	slices.Sort(fields)
@@ -371,8 +371,8 @@ func TestInside_CopiesHooks(t *testing.T) {
 	}
 }
 
-// TestInside_SkipsConflictingBranch covers a branch of the user's whose name excludes that of
-// the sandbox's branch: it is left out.
+// TestInside_SkipsConflictingBranch covers a branch of the user whose name conflicts with the sandbox's branch:
+// it is left out.
 func TestInside_SkipsConflictingBranch(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -385,7 +385,8 @@ func TestInside_SkipsConflictingBranch(t *testing.T) {
 	}
 }
 
-// Linked work trees, submodules, shallow clones, clones that borrow, and odd places.
+// TestRepositoriesOfOtherForms covers linked work trees, submodules, shallow clones, clones with alternates, and
+// unusual locations.
 func TestRepositoriesOfOtherForms(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {

@@ -14,12 +14,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// An apply that changes a work tree has three files in its git directory, and a flock on the directory itself, which
-// every git process that it starts holds as well: while one of them runs, no other process applies or mends.
+// An apply that changes a work tree has three files in its git directory, and a flock on the directory itself.
+// Every git process that the apply starts also holds the lock: while one of them runs, no other process can apply
+// or mend.
 const (
 	journalName = "coppice-apply"       // the journal; exists from the first change to the last
 	privateName = "coppice-apply.index" // the future index
-	savedName   = "coppice-saved"       // files of the user's that were in the way of mending
+	savedName   = "coppice-saved"       // files of the user that were in the way of a repair
 	indexName   = "index"
 	lockName    = "index.lock" // git's own; with lockText in it, it is Coppice's
 	lockText    = "coppice git apply\n"
@@ -57,13 +58,13 @@ func (r *Repo) lock() (unlock func(), err error) {
 		r.mu.Lock()
 		r.held = nil
 		r.mu.Unlock()
-		// Closing is not enough: a process that is just being started may have a copy.
+		// Closing is not enough: a child before its execve may have a copy of the descriptor.
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil
 }
 
-// writeJournal writes it down, durably.
+// writeJournal writes the journal durably.
 func (r *Repo) writeJournal(j journal) error {
 	b, err := json.Marshal(j)
 	if err != nil {
@@ -131,7 +132,7 @@ func (r *Repo) freeIndex() error {
 	return fault.Wrap(vfs.Remove(r.opt.FS, filepath.Join(r.Dir, lockName)), "unlock the index of %s", r.Top)
 }
 
-// copyIndex makes the private index of the one that is.
+// copyIndex creates the private index as a copy of the current one.
 func (r *Repo) copyIndex() error {
 	b, err := os.ReadFile(filepath.Join(r.Dir, indexName))
 	if err != nil {
@@ -140,7 +141,7 @@ func (r *Repo) copyIndex() error {
 	return fault.Wrap(vfs.NoteUnsynced(r.opt.FS, filepath.Join(r.Dir, privateName), b), "copy the index of %s", r.Top)
 }
 
-// putIndex makes the private index the one that is.
+// putIndex replaces the current index with the private index.
 func (r *Repo) putIndex() error {
 	from, to := filepath.Join(r.Dir, privateName), filepath.Join(r.Dir, indexName)
 	info, err := os.Stat(to)

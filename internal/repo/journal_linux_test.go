@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// landing is what an apply does to the git directory, but for what git does.
+// landing performs the steps of an apply in the git directory, except for those that git performs.
 func (r *Repo) landing() error {
 	const id = OID("0123456789012345678901234567890123456789")
 	for _, step := range []func() error{
@@ -29,7 +29,7 @@ func (r *Repo) landing() error {
 	return nil
 }
 
-// dirWithIndex is a directory with an index.
+// dirWithIndex returns a directory with an index.
 func dirWithIndex(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "git")
@@ -42,8 +42,8 @@ func dirWithIndex(t *testing.T) string {
 	return dir
 }
 
-// landed fails unless what an interrupted apply left of a git directory can be read and ended:
-// the index is one of both, and git's lock, if it is there, is ours.
+// landed checks that the state that an interrupted apply left in a git directory can be read and cleaned up: the
+// index is the old or the new one, and git's lock, if it exists, is Coppice's.
 func landed(t *testing.T, what, dir string) {
 	t.Helper()
 	r := &Repo{Top: dir, Dir: dir, opt: Options{FS: vfs.OS()}}
@@ -55,7 +55,7 @@ func landed(t *testing.T, what, dir string) {
 		t.Errorf("%s: %v", what, err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, lockName)); err == nil && !r.ownsIndex() {
-		t.Errorf("%s: the lock of the index is not ours", what)
+		t.Errorf("%s: the lock of the index is not Coppice's", what)
 	}
 	if err := r.done(); err != nil {
 		t.Errorf("%s: %v", what, err)
@@ -65,7 +65,8 @@ func landed(t *testing.T, what, dir string) {
 	}
 }
 
-// Whenever the daemon or the machine dies, the git directory can be mended.
+// TestJournal_SurvivesACrash checks that the git directory can be repaired after a crash of the daemon or the
+// machine at any point.
 func TestJournal_SurvivesACrash(t *testing.T) {
 	t.Parallel()
 	dir, clones := dirWithIndex(t), t.TempDir()
@@ -111,7 +112,7 @@ func TestJournal_SurvivesWriteFailure(t *testing.T) {
 				}
 				break
 			}
-			if err != nil && !strings.Contains(err.Error(), errno.Error()) { // names can be removed on a full disk
+			if err != nil && !strings.Contains(err.Error(), errno.Error()) { // removing a file succeeds on a full disk
 				t.Errorf("%s: %v", what, err)
 			}
 			landed(t, what, dir)

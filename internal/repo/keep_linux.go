@@ -34,7 +34,7 @@ func (r *Repo) keep(ctx context.Context, d *desk, tip OID, known []OID) error {
 	return nil
 }
 
-// add puts a pack into the user's repository.
+// add imports a pack into the user's repository.
 func (r *Repo) add(ctx context.Context, pack string) error {
 	f, err := os.Open(pack)
 	if err != nil {
@@ -44,5 +44,5 @@ func (r *Repo) add(ctx context.Context, pack string) error {
 	if _, err := r.user(ctx, call{args: []string{"index-pack", "--stdin"}, stdin: f}); err != nil {
 		return err
 	}
-	return vfs.Sync(r.opt.FS, filepath.Join(r.Common, "objects", "pack")) // git flushes the file, and not its name
+	return vfs.Sync(r.opt.FS, filepath.Join(r.Common, "objects", "pack")) // git flushes only the file
 }

@@ -25,8 +25,8 @@ type lab struct {
 
 var ctx = context.Background()
 
-// newLab makes a user whose repository has one commit. A test is skipped by the name of
-// what is missing.
+// newLab creates a user with a repository that has one commit. The test is skipped if a required program is
+// missing.
 func newLab(t testing.TB, format Format) *lab {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func newLab(t testing.TB, format Format) *lab {
 	return l
 }
 
-// run runs the plain git of a person in a directory.
+// run runs plain git in a directory, without Coppice's settings.
 func (l *lab) run(dir string, args ...string) string {
 	l.t.Helper()
 	out, err := l.try(dir, nil, args...)
@@ -80,7 +80,7 @@ func (l *lab) try(dir string, stdin []byte, args ...string) (string, error) {
 
 var moreEnv []string
 
-// file writes a file, with the directories above it.
+// file writes a file, and creates its directories.
 func (l *lab) file(dir, name, text string) {
 	l.t.Helper()
 	name = filepath.Join(dir, name)
@@ -92,8 +92,8 @@ func (l *lab) file(dir, name, text string) {
 	}
 }
 
-// program writes a file that can be run. No other test starts a process meanwhile, which
-// would have it open for writing until its own execve(2), and execve of it fail (ETXTBSY).
+// program writes an executable file. It holds ForkLock, so that no other test forks a child meanwhile: the child
+// would have the file open for writing until its execve(2), and executing the file would fail (ETXTBSY).
 func (l *lab) program(dir, name, text string) string {
 	l.t.Helper()
 	syscall.ForkLock.RLock()
@@ -106,7 +106,7 @@ func (l *lab) program(dir, name, text string) string {
 	return name
 }
 
-// commit commits everything.
+// commit commits all changes.
 func (l *lab) commit(dir, text string) OID {
 	l.t.Helper()
 	l.run(dir, "add", "-A")
@@ -125,7 +125,7 @@ func (l *lab) open() *Repo {
 	return r
 }
 
-// sandbox gives a copy of the repository, on a branch of its own.
+// sandbox returns a clone of the repository, on its own branch.
 func (l *lab) sandbox() string {
 	l.t.Helper()
 	dir := filepath.Join(l.t.TempDir(), "inside")
@@ -136,7 +136,7 @@ func (l *lab) sandbox() string {
 
 const fix = Ref("refs/heads/coppice/fix")
 
-// bundle has the sandbox's git write one.
+// bundle makes the sandbox's git write a bundle.
 func (l *lab) bundle(dir string, args ...string) []byte {
 	l.t.Helper()
 	out, err := l.try(dir, nil, append([]string{"bundle", "create", "-q", "-"}, args...)...)
@@ -146,7 +146,7 @@ func (l *lab) bundle(dir string, args ...string) []byte {
 	return []byte(out)
 }
 
-// accept takes the sandbox's branch out.
+// accept accepts the sandbox's branch.
 func (l *lab) accept(r *Repo, dir string) Accepted {
 	l.t.Helper()
 	base := r.Head.Commit
@@ -163,8 +163,8 @@ func (l *lab) accept(r *Repo, dir string) Accepted {
 	return got
 }
 
-// sound ends a test that changes the repository: git finds nothing wrong, nothing of ours
-// is left, and no desk.
+// sound is the last check of a test that changes the repository: git finds no errors, and no files of Coppice and
+// no desks are left.
 func (l *lab) sound() {
 	l.t.Helper()
 	if out, err := l.try(l.top, nil, "fsck", "--full", "--strict", "--no-dangling"); err != nil {
@@ -181,7 +181,7 @@ func (l *lab) sound() {
 	}
 }
 
-// state is all that is to stay when something is refused: references, index, files.
+// state returns what must not change when something is refused: references, index, files.
 func (l *lab) state() string {
 	l.t.Helper()
 	var b strings.Builder
@@ -194,7 +194,7 @@ func (l *lab) state() string {
 	return b.String() + strings.Join(packs, "\n")
 }
 
-// conflictPaths gives the paths that a Conflict is about.
+// conflictPaths returns the paths of a Conflict.
 func conflictPaths(err error) []string {
 	var c *Conflicts
 	if errors.As(err, &c) {

@@ -8,17 +8,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// land makes the branch, and the work tree that has it checked out, what was computed.
-// The branch is the point of no return: until it is set an apply that ends is taken back.
+// land applies the result to the branch, and to the work tree if it has the branch checked out. Setting the
+// branch is the point of no return: an apply that ends before is reverted.
 //
-//	step       on the disk                               killed after it
-//	locked     git's lock of the index (Apply)           taken back: the lock
-//	kept       objects, a private index                  taken back: the lock
-//	journal    what is going to be done                  taken back: the lock
-//	checked    files of the work tree                    taken back: the files
-//	indexed    the index                                 taken back: files and index
-//	moved      the branch                                it is done; locks are cleared away
-//	done       nothing of ours
+//	step       on the disk                               if killed after it
+//	locked     git's lock of the index (Apply)           the lock is removed
+//	kept       objects, a private index                  the lock is removed
+//	journal    the planned changes                       the lock is removed
+//	checked    files of the work tree                    the files are restored
+//	indexed    the index                                 files and index are restored
+//	moved      the branch                                complete; the locks are removed
+//	done       no files of Coppice                       -
 func (r *Repo) land(ctx context.Context, d *desk, t target, res result, a Apply) (err error) {
 	why := "coppice: apply (" + string(a.Way) + ")"
 	if !t.here {

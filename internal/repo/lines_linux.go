@@ -26,10 +26,10 @@ func (d *desk) records(ctx context.Context, c call, end byte, fn func(string) er
 	return nil
 }
 
-// maxRecord is how long a record may be, in bytes: far longer than any path.
+// maxRecord is the maximum length of a record in bytes, far longer than any path.
 const maxRecord = 64 << 10
 
-// splitter splits what is written into records.
+// splitter splits its input into records.
 type splitter struct {
 	end  byte
 	fn   func(string) error

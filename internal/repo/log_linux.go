@@ -32,11 +32,11 @@ func (r *Repo) Count(ctx context.Context, from, to OID) (n int, err error) {
 	return n, fault.Wrap(err, "count the commits")
 }
 
-// maxMessage is how long a commit may be whose message is read, in bytes.
+// maxMessage is the maximum size of a commit whose message is read, in bytes.
 const maxMessage = 64 << 10
 
-// Commits returns the newest commits, at most most, of to that from does not have, oldest first. A very long one has
-// no message.
+// Commits returns the newest commits, at most most, of to that from does not have, oldest first. A commit larger
+// than maxMessage has no message.
 func (r *Repo) Commits(ctx context.Context, from, to OID, most int) (all []Commit, err error) {
 	d, err := r.desk()
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *Repo) Commits(ctx context.Context, from, to OID, most int) (all []Commi
 	return all, nil
 }
 
-// read takes what the content of a commit says.
+// read parses the content of a commit.
 func (c *Commit) read(content string) {
 	head, text, _ := strings.Cut(content, "\n\n")
 	for l := range strings.SplitSeq(head, "\n") {
@@ -91,8 +91,8 @@ func (c *Commit) read(content string) {
 	}, strings.ToValidUTF8(text, "\ufffd")))
 }
 
-// Within reports whether a commit is in the history of one of others. One that the
-// repository does not have is not.
+// Within reports whether a commit is in the history of one of others. It returns false for a commit that the
+// repository does not have.
 func (r *Repo) Within(ctx context.Context, commit OID, of ...OID) (bool, error) {
 	if _, err := ParseOID(string(commit)); err != nil {
 		return false, err
@@ -112,8 +112,8 @@ func (r *Repo) Within(ctx context.Context, commit OID, of ...OID) (bool, error) 
 	return false, nil
 }
 
-// Had reports whether a reference is at a commit, or was since it was at another one, before. It is known
-// that it was not only if its reflog goes back to before: a reflog goes with its reference, and expires.
+// Had reports whether a reference is at a commit, or was at it since it was at the commit before. known is false
+// if the reflog does not go back to before: a reflog is deleted with its reference, and expires.
 func (r *Repo) Had(ctx context.Context, ref Ref, commit, before OID) (had, known bool, err error) {
 	if _, err := ParseRef(string(ref)); err != nil {
 		return false, false, err
@@ -127,7 +127,7 @@ func (r *Repo) Had(ctx context.Context, ref Ref, commit, before OID) (had, known
 	}
 	out, err := r.user(ctx, call{args: []string{"rev-list", "--walk-reflogs", string(ref)}})
 	if code(err) > 0 {
-		return false, false, nil // there is none
+		return false, false, nil // no reflog
 	}
 	if err != nil {
 		return false, false, fault.Wrap(err, "read the reflog of %s", ref)

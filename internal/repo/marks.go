@@ -14,8 +14,8 @@ type Mark struct {
 	Why  string
 }
 
-// maxLook is how much of a file is looked at, in bytes. Of a larger one it is taken that
-// everything in it changed.
+// maxLook is the maximum size of a file that is examined, in bytes. A larger one counts as changed in every
+// respect.
 const maxLook = 1 << 20
 
 // looks reports whether marks of a change depend on the file's content.
@@ -61,7 +61,7 @@ func marks(c Change, before, after []byte) []Mark {
 	return all
 }
 
-// pointer reports whether a file called HEAD could be a repository's.
+// pointer reports whether a file named HEAD could be that of a repository.
 func pointer(content []byte) bool {
 	s := strings.TrimSpace(string(content))
 	_, err := ParseOID(s)
@@ -174,7 +174,7 @@ func tricky(b []byte) bool {
 	return bytes.Contains(b, []byte(`"""`)) || bytes.Contains(b, []byte(`'''`)) || bytes.ContainsRune(b, '\r')
 }
 
-// tomlRest is the text of a file without its harmless tables, blanks and comments.
+// tomlRest returns the text of a file without its harmless tables, blanks and comments.
 func tomlRest(b []byte, harmless []string) string {
 	var rest strings.Builder
 	skip := false

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the table of marks into the documents")
 
-// kinds gives the kinds of a change's marks, sorted.
+// kinds returns the kinds of a change's marks, sorted.
 func kinds(c Change, before, after string) string {
 	b, a := []byte(before), []byte(after)
 	if c.OldMode == 0 {
@@ -62,8 +62,8 @@ func TestMarksOfPaths(t *testing.T) {
 	}
 }
 
-// TestMarks_ShortNamesWithHash covers the short names that NTFS makes with a hash: the long
-// name that one stands for cannot be known.
+// TestMarks_ShortNamesWithHash covers the short names that NTFS makes with a hash, from which the long name
+// cannot be derived.
 func TestMarks_ShortNamesWithHash(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"gi7d29~1", "GI7EBA~1", "claf00~2.md"} {
@@ -131,7 +131,7 @@ func TestMarksOfLinks(t *testing.T) {
 		}
 	}
 	if len(marks(Change{Path: "l", Mode: ModeLink}, nil, nil)) == 0 {
-		t.Error("a link that nobody looked at is not marked")
+		t.Error("a link with unknown target is not marked")
 	}
 }
 
@@ -169,11 +169,11 @@ func TestMarks_UnmarkedLinksStayWithinTree(t *testing.T) {
 		}
 	}
 	if targets[false] == 0 {
-		t.Error("none was tried")
+		t.Error("no links were tried")
 	}
 }
 
-// escapes follows a link as the kernel does.
+// escapes reports whether a path leads out of the tree if links are followed as the kernel does.
 func escapes(links map[string]string, p string) bool {
 	at, todo := []string{}, strings.Split(p, "/")
 	for n := 0; len(todo) > 0 && n < 200; n++ {
@@ -202,7 +202,7 @@ func escapes(links map[string]string, p string) bool {
 func TestMarks_IndexMatchesRules(t *testing.T) {
 	t.Parallel()
 	if len(rules) > 64 {
-		t.Fatal("there are more rules than byName has room for")
+		t.Fatal("there are more rules than byName supports")
 	}
 	var all []string
 	for _, p := range everyPattern() {
@@ -250,7 +250,7 @@ func TestMarks_TableMatchesRules(t *testing.T) {
 	before, rest, ok := strings.Cut(string(b), tableBegin)
 	_, after, ok2 := strings.Cut(rest, tableEnd)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the table", name)
+		t.Fatalf("%s has no markers for the table", name)
 	}
 	want := before + tableBegin + Table() + tableEnd + after
 	if *update {
@@ -258,6 +258,6 @@ func TestMarks_TableMatchesRules(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(b) {
-		t.Errorf("%s is not of the code: go test ./internal/repo -run Table -update", name)
+		t.Errorf("%s does not match the rules: go test ./internal/repo -run Table -update", name)
 	}
 }

@@ -14,9 +14,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Mend completes an apply that was killed: if the branch was set, it cleans up; otherwise it restores work tree and
-// index. A file that has neither its old nor its new content (half written by git, or changed by the user since) is
-// moved below the directory that is returned, "" if there was none. Without a killed apply it does nothing.
+// Mend completes an apply that was killed. If the branch was set, it cleans up; otherwise it restores work tree
+// and index. A file with neither its old nor its new content (partly written by git, or changed by the user
+// since) is moved into a new directory, which Mend returns; "" if there was none. Without a killed apply, Mend
+// does nothing.
 func (r *Repo) Mend(ctx context.Context) (saved string, err error) {
 	unlock, err := r.lock()
 	if err != nil {
@@ -35,7 +36,7 @@ func (r *Repo) mend(ctx context.Context) (saved string, err error) {
 	if j == nil {
 		return "", r.done()
 	}
-	// If the branch has moved since, past git's lock, the work tree was seen as it is.
+	// If the branch has moved since, past git's lock, the user has seen the work tree as it is.
 	now, err := r.head(ctx)
 	if err != nil {
 		return "", err
@@ -52,7 +53,7 @@ func (r *Repo) mend(ctx context.Context) (saved string, err error) {
 	return saved, fault.Wrap(err, "undo an incomplete apply to %s", r.Top)
 }
 
-// takeBack restores the paths that an apply changes, in index and work tree. It is idempotent, also after an
+// takeBack restores the paths that an apply changed, in index and work tree. It is idempotent, even after an
 // interruption.
 func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, err error) {
 	if err := vfs.Remove(r.opt.FS, filepath.Join(r.Dir, privateName+".lock")); err != nil {
@@ -112,8 +113,8 @@ func (r *Repo) takeBack(ctx context.Context, d *desk, j journal) (saved string, 
 	return saved, r.done()
 }
 
-// sort separates the files at the paths of changes: odd ones have unknown content and are saved, clear ones have that
-// of either side and may be removed.
+// sort separates the files at the paths of changes. Odd files have unknown content and are saved; clear ones have
+// the content of either side and may be removed.
 func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, clear []string, err error) {
 	var files []Change
 	for _, c := range changes {
@@ -122,7 +123,7 @@ func (r *Repo) sort(ctx context.Context, tree *os.Root, changes []Change) (odd, 
 		case err != nil:
 			return nil, nil, err
 		case info == nil || info.IsDir():
-			// Missing, or a directory of other changes, or a submodule.
+			// The path is missing, or is a directory of other changes, or a submodule.
 		case info.Mode().IsRegular():
 			files = append(files, c)
 		case info.Mode()&fs.ModeSymlink != 0:
@@ -197,7 +198,7 @@ func (r *Repo) save(tree *os.Root, paths []string) (string, error) {
 	return dir, nil
 }
 
-// remove removes a file, and the directories above it that it leaves empty.
+// remove removes a file, and its parents that become empty.
 func remove(tree *os.Root, p string) error {
 	if info, err := at(tree, p); err != nil || info == nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// OID is the ID of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits. The zero value is no object.
+// OID is the ID of an object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits. The zero value means no object.
 type OID string
 
-// ParseOID reads an object's name in full; abbreviations and the null name are refused.
+// ParseOID parses a full object ID. It refuses abbreviations and the null ID.
 func ParseOID(s string) (OID, error) {
 	raw, err := hex.DecodeString(s)
 	switch {
@@ -32,7 +32,7 @@ func (o OID) orNull(f Format) OID {
 	return o
 }
 
-// Format is how a repository names its objects: "sha1" or "sha256".
+// Format is the object format of a repository: "sha1" or "sha256".
 type Format string
 
 // The object formats of git.
@@ -41,7 +41,7 @@ const (
 	SHA256 Format = "sha256"
 )
 
-// digits is the length of a name.
+// digits returns the number of hex digits of an object ID.
 func (f Format) digits() int {
 	if f == SHA256 {
 		return 64
@@ -49,7 +49,7 @@ func (f Format) digits() int {
 	return 40
 }
 
-// maxRef is how long the name of a reference may be, in bytes.
+// maxRef is the maximum length of the name of a reference, in bytes.
 const maxRef = 200
 
 // Ref is the validated full name of a reference: it begins with "refs/".
@@ -73,7 +73,7 @@ func ParseBranch(short string) (Ref, error) {
 	return ParseRef("refs/heads/" + short)
 }
 
-// Short is the name that people use: without refs/heads/.
+// Short returns the name without refs/heads/.
 func (r Ref) Short() string { return strings.TrimPrefix(string(r), "refs/heads/") }
 
 // badRef returns what is wrong with the full name of a reference, or "".
@@ -152,7 +152,7 @@ func CheckPath(p string) error {
 // Person is an author or a committer.
 type Person struct{ Name, Email string }
 
-// ParsePerson reads NAME <ADDRESS>.
+// ParsePerson parses "NAME <ADDRESS>".
 func ParsePerson(s string) (Person, error) {
 	name, rest, ok := strings.Cut(s, "<")
 	email, end, closed := strings.Cut(rest, ">")
@@ -181,7 +181,7 @@ func (p Person) bad() string {
 	return ""
 }
 
-// clip bounds a stranger's text for a message.
+// clip shortens untrusted text for a message.
 func clip(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "..."

@@ -23,7 +23,7 @@ func TestParseRef_RefusesInvalid(t *testing.T) {
 		"refs/heads/" + strings.Repeat("x", 200),
 	} {
 		if _, err := ParseRef(s); err == nil {
-			t.Errorf("%q is taken", s)
+			t.Errorf("%q is accepted", s)
 		}
 	}
 	for _, s := range []string{"refs/heads/main", "refs/heads/coppice/fix-auth", "refs/coppice/x/1", "refs/heads/ä",
@@ -34,12 +34,12 @@ func TestParseRef_RefusesInvalid(t *testing.T) {
 	}
 	for _, s := range []string{"HEAD", "refs/heads/x", "", "-x"} {
 		if _, err := ParseBranch(s); err == nil {
-			t.Errorf("the branch %q is taken", s)
+			t.Errorf("the branch %q is accepted", s)
 		}
 	}
 }
 
-// TestParseRef_AgreesWithGit checks that git accepts what is accepted as a reference.
+// TestParseRef_AgreesWithGit checks that git accepts every reference that ParseRef accepts.
 func TestParseRef_AgreesWithGit(t *testing.T) {
 	t.Parallel()
 	git, err := exec.LookPath("git")
@@ -50,7 +50,7 @@ func TestParseRef_AgreesWithGit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := "refs/" + part.Draw(t, "a") + "/" + part.Draw(t, "b")
 		if _, err := ParseRef(s); err == nil && exec.Command(git, "check-ref-format", s).Run() != nil {
-			t.Fatalf("git does not take %q", s)
+			t.Fatalf("git refuses %q", s)
 		}
 	})
 }
@@ -62,7 +62,7 @@ func TestPrintable_ReplacesInvisible(t *testing.T) {
 	}
 }
 
-// spellings are names that some file system takes for .git.
+// spellings are names that some file system treats as .git.
 var spellings = []string{
 	".git", ".GIT", ".Git", ".git ", ".git.", ".git...", ".git . ", "git~1", "GIT~1", "git~2", ".g\u200cit", "\u200d.git",
 	".git\ufeff", ".g\u202ei\u206at", ".git:stream", ".git::$INDEX_ALLOCATION",
@@ -74,7 +74,7 @@ func TestBadPath_RefusesDotGitSpellings(t *testing.T) {
 	for _, s := range spellings {
 		for _, p := range []string{s, "a/" + s, s + "/config", "a/" + s + "/hooks/x"} {
 			if badPath(p) == "" {
-				t.Errorf("%q is taken", p)
+				t.Errorf("%q is accepted", p)
 			}
 		}
 	}
@@ -87,13 +87,13 @@ func TestBadPath_RefusesDotGitSpellings(t *testing.T) {
 	for _, p := range []string{"", "/", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/", "./a", ".", "a/.", "a\x00b",
 		strings.Repeat("x", 256), strings.Repeat("a/", 3000) + "x"} {
 		if badPath(p) == "" {
-			t.Errorf("%q is taken", clip(p))
+			t.Errorf("%q is accepted", clip(p))
 		}
 	}
 }
 
-// Whatever the case, and whatever is put between that is not seen, or behind that is cut
-// off, it is found. Folding again changes nothing.
+// TestFolding checks that a name is recognized in any case, with invisible characters inside it, and with a
+// suffix that file systems ignore. Folding must be idempotent.
 func TestFolding(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -117,7 +117,7 @@ func TestFolding(t *testing.T) {
 			t.Fatalf("%q folds to %q", b.String(), fold(b.String()))
 		}
 		if word == ".git" && badPath("a/"+b.String()) == "" {
-			t.Fatalf("%q is taken", b.String())
+			t.Fatalf("%q is accepted", b.String())
 		}
 		if word != ".git" && len(byName("x/"+b.String()+"/y"))+len(byName("x/"+b.String())) == 0 {
 			t.Fatalf("%q is not marked", b.String())
@@ -126,7 +126,7 @@ func TestFolding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.String().Draw(t, "name")
 		if once := fold(s); fold(once) != once {
-			t.Fatalf("%q folds to %q, and that to %q", s, once, fold(once))
+			t.Fatalf("%q folds to %q, which folds to %q", s, once, fold(once))
 		}
 	})
 }
@@ -192,7 +192,7 @@ func FuzzParsers(f *testing.F) {
 				break
 			}
 			if len(content)+len(rest) >= len(out) {
-				t.Fatal("it grows")
+				t.Fatal("the rest does not shrink")
 			}
 			out = rest
 		}

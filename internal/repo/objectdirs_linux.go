@@ -28,8 +28,7 @@ func (r *Repo) ObjectDirs(ctx context.Context) ([]string, error) {
 // maxBorrow is the depth of alternates that git follows.
 const maxBorrow = 5
 
-// borrowed returns a directory of objects, and those that it borrows from, as git finds them. Like git, it skips
-// missing ones.
+// borrowed returns a directory of objects and its alternates, as git finds them. Like git, it skips missing ones.
 func borrowed(objects string) []string {
 	var all []string
 	seen := map[string]bool{}
@@ -55,7 +54,7 @@ func borrowed(objects string) []string {
 	return all
 }
 
-// parseAlternates reads a file of alternates: a path a line, perhaps in quotes.
+// parseAlternates parses a file of alternates: one path per line, possibly quoted.
 func parseAlternates(text string) []string {
 	var all []string
 	for l := range strings.SplitSeq(text, "\n") {
@@ -117,14 +116,14 @@ func alternate(p string) []byte {
 	return []byte(p)
 }
 
-// module is the repository of a submodule that was initialised.
+// module is the repository of an initialised submodule.
 type module struct {
 	name string // of its git directory, below that of the repository: modules/lib
 	dir  string // on the host
 }
 
 const (
-	maxModules = 1000 // that are taken along
+	maxModules = 1000 // maximum number of copied submodules
 	maxNested  = 20   // maximum depth of nested directories
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// Options make a Repo.
+// Options configures a Repo.
 type Options struct {
 	// Scratch is an existing directory, used only by Coppice, for desks. No sandbox can access it. Leftovers of a
 	// killed process may be deleted when no other process uses it.
@@ -33,7 +33,7 @@ type Limits struct {
 	Total   int64         // bytes of all, unpacked
 	Changes int           // paths that differ from the base
 	Patch   int64         // bytes of a patch
-	Memory  uint64        // bytes that a git which reads it may allocate
+	Memory  uint64        // bytes that a git process that reads it may allocate
 	Work    time.Duration // processor time of one such git process
 }
 
@@ -68,33 +68,33 @@ func fill[T comparable](to *T, with T) {
 
 // Head is the HEAD of a repository.
 type Head struct {
-	Branch Ref // "" where it is detached
+	Branch Ref // "" if HEAD is detached
 	Commit OID
 }
 
-// Repo is a repository of the user's, with the work tree that it was found from. All
-// methods may be called from several goroutines at once; errors carry a fault.Kind.
+// Repo is a repository of the user, with the work tree that it was found from. Its methods are safe for
+// concurrent use. Errors carry a fault.Kind.
 type Repo struct {
 	Top       string // the top of the work tree, absolute, without links
 	Dir       string // its git directory; a linked work tree has its own
 	Common    string // the git directory that all its work trees share
 	Format    Format
 	Head      Head
-	Linked    bool // the work tree is one of `git worktree add`
-	Submodule bool // it is a submodule of another repository
-	Shallow   bool // its history is shallow; missing commits are not requested
+	Linked    bool // the work tree was created by `git worktree add`
+	Submodule bool // the repository is a submodule of another one
+	Shallow   bool // the history is shallow; missing commits are not requested
 
 	git  *Git
 	opt  Options
-	step func(string) // called between the steps of landing; a test kills there
+	step func(string) // called between the steps of land; a test kills the process there
 
 	mu   sync.Mutex
 	held *os.File // the lock of applies, while one runs; guarded by mu
 }
 
-// Open finds the repository that contains dir, as the user's git does, including the user's safe.directory. It runs
-// nothing in the repository. Errors: no repository (NotFound), one of another user (Denied), and a bare one, a
-// partial clone, or one without a commit (Unsupported).
+// Open finds the repository that contains dir, as the user's git does, including the user's safe.directory. It
+// runs nothing in the repository. Errors: dir is in no repository (NotFound); the repository belongs to another
+// user (Denied); it is bare, a partial clone, or has no commit (Unsupported).
 func Open(ctx context.Context, g *Git, dir string, opt Options) (*Repo, error) {
 	opt.Limits = opt.Limits.or(DefaultLimits)
 	if opt.Now == nil {
@@ -115,8 +115,8 @@ func Open(ctx context.Context, g *Git, dir string, opt Options) (*Repo, error) {
 	return r, err
 }
 
-// find asks git where it is: all at once, and where the answer can be read in two ways, since
-// paths may have newlines, one by one.
+// find asks git for the paths and properties of the repository: with one command, or, if newlines in paths make
+// its output ambiguous, one by one.
 func (r *Repo) find(ctx context.Context, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -131,7 +131,7 @@ func (r *Repo) find(ctx context.Context, dir string) error {
 	if all, err := ask(
 		append(slices.Clip(known), "--show-toplevel", "--absolute-git-dir", "--git-common-dir",
 			"--show-superproject-working-tree")...); err == nil {
-		// A repository in another one, and a newline anywhere, make it more lines.
+		// A superproject, and a newline in any path, add lines.
 		if l := strings.Split(all, "\n"); len(l) == 7 && l[0] == "false" && l[1] == "true" &&
 			(Format(l[3]) == SHA1 || Format(l[3]) == SHA256) {
 			r.Shallow, r.Format = l[2] == "true", Format(l[3])
@@ -199,7 +199,7 @@ func (r *Repo) refusePartial(ctx context.Context) error {
 		WithHint("clone it without a filter: git clone URL")
 }
 
-// head reads HEAD.
+// head returns the HEAD of the work tree.
 func (r *Repo) head(ctx context.Context) (h Head, err error) {
 	out, err := r.user(ctx, call{args: []string{"symbolic-ref", "-q", "HEAD"}})
 	if err != nil && code(err) != 1 {
@@ -238,7 +238,7 @@ func (r *Repo) commit(ctx context.Context, rev string) (OID, error) {
 // Commit returns the commit that a revision names, as the user wrote it; NotFound if there is none.
 func (r *Repo) Commit(ctx context.Context, rev string) (OID, error) { return r.commit(ctx, rev) }
 
-// user runs git in the user's repository, as the user's git but for the settings always.
+// user runs git in the user's repository with the user's configuration, except for the settings always.
 func (r *Repo) user(ctx context.Context, c call) ([]byte, error) {
 	c.env = append(append(r.git.userEnv(), "GIT_DIR="+r.Dir, "GIT_WORK_TREE="+r.Top), c.env...)
 	c.dir = r.Top

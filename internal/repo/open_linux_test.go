@@ -75,13 +75,13 @@ func TestOpen_RefusesUnusableRepositories(t *testing.T) {
 		}
 		if _, err := Open(ctx, l.git, l.top, Options{Scratch: l.scratch}); !fault.Is(err, fault.Denied) ||
 			!strings.Contains(fault.HintOf(err), "safe.directory") {
-			t.Errorf("somebody else's: %v", err)
+			t.Errorf("a repository of another user: %v", err)
 		}
 	}
 }
 
-// TestOpen_SubmoduleAndLinkedWorktree checks that a submodule, whose git directory is
-// elsewhere, can be used like any other repository.
+// TestOpen_SubmoduleAndLinkedWorktree checks that a submodule, whose git directory is elsewhere, can be used like
+// any other repository.
 func TestOpen_SubmoduleAndLinkedWorktree(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -132,8 +132,8 @@ func TestFindGit_RefusesOldVersions(t *testing.T) {
 	}
 }
 
-// TestGit_IsBoundedAndCancellable checks that the output of git is bounded, and that a git
-// that is cancelled is killed with all processes that it started.
+// TestGit_IsBoundedAndCancellable checks that the output of git is limited, and that a cancelled git is killed
+// with all processes that it started.
 func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -144,7 +144,7 @@ func TestGit_IsBoundedAndCancellable(t *testing.T) {
 			pid+".new "+pid+"; wait;; "+
 			"limits) ulimit -d; ulimit -t; ulimit -c;; env) env;; say) printf 'a\\033[31mb\\nc' >&2; exit 3;; esac\n")}
 	if _, err := g.run(ctx, call{args: []string{"flood"}, most: 1000, env: cleanEnv()}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("a flood: %v", err)
+		t.Errorf("unlimited output: %v", err)
 	}
 	c, cancel := context.WithCancel(ctx)
 	done := make(chan error)
@@ -159,7 +159,7 @@ func TestGit_IsBoundedAndCancellable(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	child, _ := os.ReadFile(pid)
-	for { // it was killed, and ends as soon as it is scheduled
+	for { // it was killed, and exits as soon as it is scheduled
 		b, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
 		if err != nil || bytes.Contains(b, []byte(") Z")) {
 			break
@@ -170,7 +170,7 @@ func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = out // limits come right after the start, so a program that does not read may see none
+	_ = out // the limits are set right after the start, so a program that does not read its input may see none
 	_, err = g.run(ctx, call{args: []string{"say"}, env: cleanEnv()})
 	var ge *GitError
 	if !errors.As(err, &ge) || ge.Code != 3 || ge.Stderr != "a?[31mb c" {
@@ -182,7 +182,7 @@ func TestGit_IsBoundedAndCancellable(t *testing.T) {
 	}
 }
 
-// TestGit_IsKilledAtCPULimit checks that a git that loops ends at its limit of CPU time, whatever it reads.
+// TestGit_IsKilledAtCPULimit checks that a looping git process is killed at its limit of CPU time.
 func TestGit_IsKilledAtCPULimit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -200,14 +200,14 @@ func TestGit_IsKilledAtCPULimit(t *testing.T) {
 	}
 }
 
-// TestAccept_RefusesBombWithinLimits checks that git gets its limits before its input, so that
-// it dies of a pack that asks for too much.
+// TestAccept_RefusesBombWithinLimits checks that git gets its limits before its input, so that a pack that
+// expands too much makes it fail.
 func TestAccept_RefusesBombWithinLimits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
 	r.opt.Limits.Memory = 128 << 20
-	// A delta whose result says that it has 8 GB.
+	// A delta whose result is declared as 8 GB.
 	blob := bytes.Repeat([]byte("x"), 100)
 	base := l.hostileObject(dir, "blob", blob)
 	l.commit(dir, "harmless")
@@ -283,14 +283,14 @@ func TestDifferences(t *testing.T) {
 		t.Error(out)
 	}
 	if tree := l.run(l.top, "write-tree"); tree != l.run(l.top, "rev-parse", string(got.Tip)+"^{tree}") {
-		t.Error("the patch does not make what it is of")
+		t.Error("the patch does not produce the tip's tree")
 	}
 	r.opt.Limits.Patch = 100
 	if err := r.Patch(ctx, DiffOptions{From: r.Head.Commit, To: got.Tip}, io.Discard); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
 	if _, err := r.Diff(ctx, DiffOptions{From: OID("--output=/tmp/x"), To: got.Tip}); err == nil {
-		t.Error("an option was taken for a commit")
+		t.Error("an option was accepted as a commit")
 	}
 }
 
@@ -325,7 +325,7 @@ func TestDiffPending_LeavesOutWhatTheBranchHas(t *testing.T) {
 	if list, had := pending(got.Tip); list != "" || had != 5 {
 		t.Errorf("%s; %d", list, had)
 	}
-	// Half of a rename, another content, another mode, and a file that is on the branch alone.
+	// The branch gets half of a rename, another content, another mode, and a file of its own.
 	l.run(l.top, "rm", "-q", "dir/b.txt")
 	l.file(l.top, "a.txt", "one\ntwo\nTHREE\nfour\nfive\n")
 	l.file(l.top, "new", "new\n")
@@ -346,8 +346,8 @@ func TestDiffPending_LeavesOutWhatTheBranchHas(t *testing.T) {
 	}
 }
 
-// TestOpen_StrangePath covers a path with a newline, a quote and an invalid byte, at which git
-// must still find the objects of the user's repository.
+// TestOpen_StrangePath covers a path with a newline, a quote and an invalid byte: git must find the objects of
+// the user's repository there.
 func TestOpen_StrangePath(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

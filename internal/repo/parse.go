@@ -11,7 +11,7 @@ import (
 // The parsers read outputs of git with -z, in which names are not quoted. What git prints of hostile objects is
 // hostile as well, so each parser accepts only what it expects.
 
-// parseWorktrees reads `git worktree list --porcelain -z`.
+// parseWorktrees parses `git worktree list --porcelain -z`.
 func parseWorktrees(out string) map[Ref]string {
 	trees := map[Ref]string{}
 	at := ""
@@ -28,14 +28,14 @@ func parseWorktrees(out string) map[Ref]string {
 
 // Change is one path that differs between two commits.
 type Change struct {
-	Status  byte   // A added, D deleted, M modified, T another kind of file, R renamed, C copied
-	Path    string // of slashes, below the top; any bytes but NUL
+	Status  byte   // A added, D deleted, M modified, T type changed, R renamed, C copied
+	Path    string // with slashes, relative to the top; any bytes except NUL
 	OldPath string // previous path of a rename or copy, else ""
-	OldMode Mode   // 0 where it was not there
+	OldMode Mode   // 0 if added
 	Mode    Mode   // 0 if deleted
 	OldID   OID
 	ID      OID
-	Score   int // of a rename: how much is the same, in per cent
+	Score   int // similarity of a rename, in per cent
 
 	Binary         bool // of DiffOptions.Stat
 	Added, Deleted int  // lines, of DiffOptions.Stat
@@ -53,7 +53,7 @@ const (
 	ModeTree       Mode = 0o040000
 )
 
-// String is git's own form: six octal digits.
+// String returns git's own form: six octal digits.
 func (m Mode) String() string {
 	s := strconv.FormatUint(uint64(m), 8)
 	return strings.Repeat("0", max(0, 6-len(s))) + s
@@ -71,14 +71,14 @@ func parseMode(s string) (Mode, bool) {
 	return 0, false
 }
 
-// rawReader reads `git diff-tree -r -z --raw [--numstat]`, record by record.
+// rawReader parses `git diff-tree -r -z --raw [--numstat]`, record by record.
 type rawReader struct {
 	most    int
 	changes []Change
-	paths   int     // that the change being read still lacks
+	paths   int     // number of paths still missing from the current change
 	reading *Change // nil between changes
-	stats   int     // how many changes have their numbers
-	from    bool    // the next record of the numbers is a path that was renamed
+	stats   int     // number of changes with line counts
+	from    bool    // the next field is the old path of a rename
 	to      bool    // the next field is the new path
 }
 
@@ -101,7 +101,7 @@ func (r *rawReader) record(s string) error {
 	return r.numbers(s)
 }
 
-// header is ":100644 100755 OID OID M".
+// header parses ":100644 100755 OID OID M".
 func (r *rawReader) header(s string) error {
 	f := strings.Split(s[1:], " ")
 	if len(f) != 5 || f[4] == "" || r.stats > 0 {
@@ -183,8 +183,8 @@ func (r *rawReader) end() error {
 	return nil
 }
 
-// parseMerge reads `git merge-tree --write-tree -z --name-only --no-messages`: a tree, and
-// the paths that conflict.
+// parseMerge parses `git merge-tree --write-tree -z --name-only --no-messages`: a tree, and the conflicting
+// paths.
 func parseMerge(out string) (tree OID, paths []string, err error) {
 	first, rest, found := strings.Cut(out, "\x00")
 	if tree, err = ParseOID(strings.TrimSpace(first)); err != nil || !found {
@@ -199,7 +199,7 @@ func parseMerge(out string) (tree OID, paths []string, err error) {
 	return tree, paths, nil
 }
 
-// parseStatus reads the paths of `git status --porcelain=v2 -z`.
+// parseStatus parses the paths of `git status --porcelain=v2 -z`.
 func parseStatus(out string) (paths []string, err error) {
 	records := strings.Split(out, "\x00")
 	for i := 0; i < len(records); i++ {
@@ -215,14 +215,14 @@ func parseStatus(out string) (paths []string, err error) {
 		}
 		paths = append(paths, f[n-1])
 		if l[0] == '2' {
-			i++ // where it was renamed from
+			i++ // the old path of the rename
 		}
 	}
 	return paths, nil
 }
 
-// parseObject reads one object of `git cat-file --batch`: "OID type size\n", as many
-// bytes, and a newline.
+// parseObject parses one object of `git cat-file --batch`: "OID type size
+// ", the content, and a newline.
 func parseObject(out []byte) (id OID, content, rest []byte, ok bool) {
 	head, rest, found := bytes.Cut(out, []byte("\n"))
 	f := strings.Fields(string(head))

@@ -14,7 +14,7 @@ import (
 
 // File is a file of a Record.
 type File struct {
-	Name    string    // of the top directory: letters, digits, dots, dashes
+	Name    string    // in the top directory: letters, digits, dots, dashes
 	Content io.Reader // must never block: a file or a buffer
 }
 
@@ -29,7 +29,7 @@ type Record struct {
 	Old OID // expected value of To; "" means that To must not exist
 }
 
-// Record writes such a commit and sets its reference, durably. Conflict: the reference does not have its expected
+// Record writes the commit and sets its reference, durably. Conflict: the reference does not have its expected
 // value.
 func (r *Repo) Record(ctx context.Context, rec Record) (id OID, err error) {
 	if err := r.settable(ctx, rec.To, rec.Old); err != nil {
@@ -66,7 +66,7 @@ func (r *Repo) Record(ctx context.Context, rec Record) (id OID, err error) {
 	return id, r.setRef(ctx, rec.To, id, rec.Old, "coppice: record")
 }
 
-// files writes files, and the tree of them.
+// files writes files and their tree.
 func (d *desk) files(ctx context.Context, files []File) (OID, error) {
 	files = slices.SortedFunc(slices.Values(files), func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	var tree bytes.Buffer
@@ -161,8 +161,8 @@ func (r *Repo) Parents(ctx context.Context, commit OID) ([]OID, error) {
 	return ids, nil
 }
 
-// Settable returns a Conflict if a reference is not what old says ("" is missing), or is checked out in a work tree.
-// SetRef checks again.
+// Settable returns a Conflict if a reference does not have the value old ("" means missing), or is checked out in
+// a work tree. SetRef checks again.
 func (r *Repo) Settable(ctx context.Context, ref Ref, old OID) error {
 	return r.settable(ctx, ref, old)
 }

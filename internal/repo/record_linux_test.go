@@ -96,7 +96,7 @@ func TestReadRecord_RefusesOtherCommits(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r := l.open()
-	if _, err := r.ReadRecord(ctx, r.Head.Commit); !fault.Is(err, fault.Invalid) { // it has a directory
+	if _, err := r.ReadRecord(ctx, r.Head.Commit); !fault.Is(err, fault.Invalid) { // its tree has a directory
 		t.Error(err)
 	}
 	var b bytes.Buffer

@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// settable returns a Conflict if a reference is not what old says ("" is missing), or a work tree has it checked out.
-// It is called before the work for the reference is done.
+// settable returns a Conflict if a reference does not have the value old ("" means missing), or a work tree has
+// it checked out. Callers check before they do the work for the reference.
 func (r *Repo) settable(ctx context.Context, ref Ref, old OID) error {
 	if _, err := ParseRef(string(ref)); err != nil {
 		return err
@@ -38,8 +38,8 @@ func moved(ref Ref, now, old OID) *fault.Error {
 		WithHint("review it, then try again: git log %s", ref.Short())
 }
 
-// setRef sets a reference of the user's repository durably, if it is what old says ("" is missing), with a line in
-// its reflog. Conflict: it is not, or a work tree has it checked out.
+// setRef sets a reference of the user's repository durably if it has the value old ("" means missing), with a
+// line in its reflog. Conflict: it has another value, or a work tree has it checked out.
 func (r *Repo) setRef(ctx context.Context, ref Ref, to, old OID, message string) error {
 	if err := r.settable(ctx, ref, old); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (r *Repo) setRef(ctx context.Context, ref Ref, to, old OID, message string)
 	return r.moveRef(ctx, ref, to, old, message)
 }
 
-// moveRef is setRef, whether it is checked out or not.
+// moveRef is setRef without the check for work trees.
 func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string) error {
 	if _, err := ParseRef(string(ref)); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 	if to == old {
 		return nil
 	}
-	// A git that is killed here leaves its lock of the reference.
+	// A git process that is killed here leaves its lock of the reference.
 	_, err := r.user(context.WithoutCancel(ctx),
 		call{args: []string{"update-ref", "-m", message, "--create-reflog", "--", string(ref), string(to),
 			string(old.orNull(r.Format))}})
@@ -76,7 +76,7 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 	return fault.Wrap(r.syncRef(ref), "set %s", ref.Short())
 }
 
-// orNone is for messages.
+// orNone returns the ID, or "missing", for messages.
 func (o OID) orNone() string {
 	if o == "" {
 		return "missing"
@@ -109,8 +109,8 @@ func (r *Repo) checkedOut(ctx context.Context) (map[Ref]string, error) {
 	return parseWorktrees(string(out)), nil
 }
 
-// SetRef sets a reference durably, if it is what old says ("" is missing), with a line in its reflog. Conflict: it is
-// not, or it is checked out in a work tree.
+// SetRef sets a reference durably if it has the value old ("" means missing), with a line in its reflog.
+// Conflict: it has another value, or it is checked out in a work tree.
 func (r *Repo) SetRef(ctx context.Context, ref Ref, to, old OID, message string) error {
 	return r.setRef(ctx, ref, to, old, message)
 }

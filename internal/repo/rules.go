@@ -18,8 +18,8 @@ const (
 	KindAgent      Kind = "agent"      // instructs agents, or grants them rights
 	KindEditor     Kind = "editor"     // an editor reads it when the directory is opened
 	KindShell      Kind = "shell"      // read by a shell, or by a tool that watches directories
-	KindCI         Kind = "ci"         // runs where the forge runs things, with its secrets
-	KindHook       Kind = "hook"       // runs at commits and the like
+	KindCI         Kind = "ci"         // runs in the forge's CI, with its secrets
+	KindHook       Kind = "hook"       // runs on commit, merge or push
 	KindBuild      Kind = "build"      // runs when the project is built, installed or tested
 	KindContainer  Kind = "container"  // defines containers or machines
 	KindPolicy     Kind = "policy"     // defines what sandboxes may do
@@ -33,7 +33,7 @@ const (
 type rule struct {
 	kind  Kind
 	why   string
-	names []string // patterns of names; one that ends with / is a directory's, and marks all below it
+	names []string // patterns of names; a pattern that ends with / matches a directory, and marks everything below it
 }
 
 // rules are the paths that the host would later run or trust. Patterns are those of path.Match, in lower case; a
@@ -94,8 +94,8 @@ var rules = []rule{
 		[]string{"commondir", "gitdir", "packed-refs"}},
 }
 
-// byName returns the rules that match elements of a path. Most patterns are plain names, which are looked up; but an
-// 8.3 short name may stand for any of them.
+// byName returns the rules that match elements of a path. Most patterns are plain names, which are looked up, but
+// an 8.3 short name may stand for any of them.
 func byName(p string) []rule {
 	parts := names(p)
 	if len(parts) == 0 {
@@ -128,9 +128,9 @@ func byName(p string) []rule {
 	return fit
 }
 
-// nameIndex are the patterns of the rules, by how they are found; rules by their place.
+// nameIndex holds the patterns of the rules by lookup method. Rules are indices into rules.
 type nameIndex struct {
-	last, above map[string][]int // plain names: of the last element, of any element
+	last, above map[string][]int // plain names: matching the last element, any element
 	odd         []ruled          // all others
 }
 
@@ -163,9 +163,8 @@ var plainNames = sync.OnceValue(func() nameIndex {
 	return x
 })
 
-// fits reports whether a pattern is somewhere in a path: at its end, or, with a slash at
-// the pattern's end, above it. A path that is the directory itself, as a link or a file
-// in its place, fits as well.
+// fits reports whether a path matches a pattern: at the end of the path, or anywhere if the pattern ends with a
+// slash. The path of the directory itself, which may be a link or a file in its place, also matches.
 func fits(parts []string, pattern string) bool {
 	pattern, above := strings.CutSuffix(pattern, "/")
 	many := 1 + strings.Count(pattern, "/")
@@ -181,7 +180,7 @@ func fits(parts []string, pattern string) bool {
 	return false
 }
 
-// match reports whether the first names are those of a pattern.
+// match reports whether the first names match a pattern.
 func match(parts []string, pattern string) bool {
 	for i, more := 0, true; more; i++ {
 		var want string
@@ -201,7 +200,7 @@ func match(parts []string, pattern string) bool {
 	return true
 }
 
-// Table is the rules, and the marks that depend on contents, as Markdown.
+// Table returns the rules, and the marks that depend on contents, as Markdown.
 func Table() string {
 	var b strings.Builder
 	b.WriteString("| kind | what is marked | why |\n|---|---|---|\n")

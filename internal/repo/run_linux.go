@@ -23,8 +23,8 @@ type call struct {
 	dir    string     // working directory; "" is /
 	stdin  io.Reader  // nil: empty; must never block: a file or a buffer
 	stdout io.Writer  // nil: the output is returned
-	most   int64      // bytes of output; 0 is maxOutput
-	files  []*os.File // inherited, from descriptor 3 on
+	most   int64      // maximum size of the output in bytes; 0 is maxOutput
+	files  []*os.File // inherited, from descriptor 3
 	memory uint64     // maximum memory in bytes; 0 sets no limit
 	cpu    uint64     // maximum processor time in seconds; 0 sets no limit
 }
@@ -43,8 +43,8 @@ const maxOutput = 64 << 20
 
 // GitError is a failed git command. It is the cause of errors of this package.
 type GitError struct {
-	Command string // the command of git's
-	Code    int    // its exit code; -1 where a signal ended it
+	Command string // the git command
+	Code    int    // its exit code; -1 if a signal killed it
 	Stderr  string // beginning of its stderr, without control bytes
 }
 
@@ -93,7 +93,7 @@ func (g *Git) run(ctx context.Context, c call) ([]byte, error) {
 	return kept.Bytes(), nil
 }
 
-// errTooMuch is why a git that prints too much is killed.
+// errTooMuch is the cause when a git process is killed because it prints too much.
 var errTooMuch = fault.New(fault.Invalid, "the output exceeds its limit")
 
 // command returns the command, in its own process group.
@@ -109,8 +109,8 @@ func (g *Git) command(ctx context.Context, c call) *exec.Cmd {
 	return cmd
 }
 
-// startAndFeed starts the command, limits it, and only then sends its input: a git that reads what a sandbox wrote
-// must have its limits before the first byte. The caller calls fed when the command has exited.
+// startAndFeed starts the command, limits it, and only then sends its input: a git process that reads a sandbox's
+// data must have its limits before the first byte. The caller calls fed when the command has exited.
 func (g *Git) startAndFeed(cmd *exec.Cmd, c call) (fed func(), err error) {
 	if c.stdin == nil {
 		return func() {}, g.start(cmd, c)

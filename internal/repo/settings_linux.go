@@ -2,10 +2,11 @@ package repo
 
 import "strconv"
 
-// setting is a line of configuration for every git process that Coppice starts, above all files, with the reason.
+// setting is a line of configuration for every git process that Coppice starts, with the reason. It overrides all
+// configuration files.
 type setting struct{ key, value, why string }
 
-// always is set wherever git runs, also in the user's own repository.
+// always are the settings for every git process, also in the user's own repository.
 var always = []setting{
 	{"core.hooksPath", "/dev/null", "no hook runs, of any author"},
 	{"core.fsmonitor", "false", "a program that git starts to ask what changed"},
@@ -31,7 +32,8 @@ var always = []setting{
 	{"advice.graftFileDeprecated", "false", "only noise"},
 }
 
-// atDesk are further settings for git on data of a sandbox. Only these and the desk's own configuration apply there.
+// atDesk are further settings for git on a sandbox's data. Only these and the desk's own configuration apply
+// there.
 var atDesk = []setting{
 	{"core.attributesFile", "/dev/null", "no attributes, so no filter, textconv, diff or merge driver"},
 	{"core.excludesFile", "/dev/null", "nothing is ignored that we did not ask for"},
@@ -55,7 +57,7 @@ var atDesk = []setting{
 	{"fastimport.unpackLimit", "1", "one pack, not many files"},
 }
 
-// cleanEnv is the base environment of every process, with nothing of the daemon's own.
+// cleanEnv is the base environment of every process. It inherits nothing from the daemon.
 func cleanEnv() []string {
 	return []string{
 		"LC_ALL=C", "LANGUAGE=C", "TZ=UTC",
@@ -64,7 +66,7 @@ func cleanEnv() []string {
 	}
 }
 
-// commonEnv is needed on both sides: no prompts, no network, literal paths.
+// commonEnv is the environment for both desks and the user's repository: no prompts, no network, literal paths.
 func commonEnv() []string {
 	return []string{
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=false", "SSH_ASKPASS=false", "GIT_SSH_COMMAND=false", "GIT_EDITOR=false",

@@ -16,18 +16,18 @@ import (
 type Snapshot struct {
 	Base OID      // the commit that the work tree is compared with
 	Tree *os.Root // the work tree, written by the sandbox; nothing in it is followed or run
-	// Paths are the possibly changed paths: files, and directories for everything below them. None is everything. A
-	// path that no commit can have is skipped.
+	// Paths are the possibly changed paths: files, and directories with everything below them. An empty list
+	// means all. A path that no commit can have is skipped.
 	Paths []string
-	// Submodules are paths of submodules of Base whose files are to be committed as plain files. All others stay as
-	// they are in Base.
+	// Submodules are the submodules of Base, by path, whose files are committed as plain files. All others stay
+	// as they are in Base.
 	Submodules []string
 
 	Author  Person
 	Message string
 	To      Ref // the reference that is set to the commit
-	// Old is the expected value of To; "" means that To must not exist. If it has the same state on the same Base, it
-	// is the result of the snapshot: an unchanged state results in the same commit.
+	// Old is the expected value of To; "" means that To must not exist. If Old has the same state on the same
+	// Base, the result is Old: an unchanged state results in the same commit.
 	Old OID
 }
 
@@ -169,8 +169,7 @@ type found struct {
 	link string // the target of a link
 }
 
-// importFiles makes the commit, by git fast-import: contents go straight from the files
-// to a pack.
+// importFiles creates the commit with git fast-import, which reads contents from the files into a pack.
 func (d *desk) importFiles(ctx context.Context, s Snapshot, tree *os.File, changes []found, now int64) (OID, error) {
 	pr, pw := io.Pipe()
 	wrote := make(chan error, 1)
@@ -215,7 +214,7 @@ func writeImport(ctx context.Context, w io.Writer, s Snapshot, tree *os.File, ch
 	return err
 }
 
-// writeFile writes one file, as many bytes as it had when it was looked at.
+// writeFile writes one file, with the size that it had when it was examined.
 func writeFile(ctx context.Context, w io.Writer, tree *os.File, c found) error {
 	switch c.mode {
 	case 0:

@@ -17,7 +17,7 @@ import (
 
 const state = Ref("refs/coppice/fix/state")
 
-// snapshot takes one of a directory.
+// snapshot takes a snapshot of a directory.
 func (l *lab) snapshot(r *Repo, dir string, change func(*Snapshot)) (Snapshotted, error) {
 	l.t.Helper()
 	tree, err := os.OpenRoot(dir)
@@ -98,8 +98,8 @@ func TestSnapshot_WithoutChangesIsBase(t *testing.T) {
 	l.sound()
 }
 
-// TestSnapshot_SandboxOnlyAddsIgnoreRules checks that the sandbox can hide files from the
-// commit, and cannot add files that the user ignores.
+// TestSnapshot_SandboxOnlyAddsIgnoreRules checks that the sandbox can hide files from the commit, but cannot add
+// files that the user ignores.
 func TestSnapshot_SandboxOnlyAddsIgnoreRules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -130,7 +130,7 @@ func TestSnapshot_SandboxOnlyAddsIgnoreRules(t *testing.T) {
 			"dir/kept.hidden", "dir/seen", "dir/.gitignore", "dir/deep/x", "kept.o", "odd", "odd/.gitignore", "no/such"}
 	})
 	if l.tree(named.Commit) != want {
-		t.Errorf("by name the tree is\n%s", l.tree(named.Commit))
+		t.Errorf("with the path given, the tree is\n%s", l.tree(named.Commit))
 	}
 	l.sound()
 }
@@ -174,7 +174,7 @@ func TestSnapshot_ReportsSkippedEntries(t *testing.T) {
 	slices.Sort(paths)
 	if want := []string{"dir/.GIT", "dir/.g\u200cit", "dir/fifo", "dir/git~1", "fifo", "gitfile",
 		"nested"}; !slices.Equal(paths, want) {
-		t.Errorf("left out are %q, want %q", paths, want)
+		t.Errorf("skipped %q, want %q", paths, want)
 	}
 	l.sound()
 }
@@ -211,7 +211,7 @@ func TestSnapshot_KeepsSubmodulesOfBase(t *testing.T) {
 	l.run(l.top, "submodule", "add", "-q", other, "sub")
 	l.commit(l.top, "with a submodule")
 	r := l.open()
-	dir := l.sandbox() // in which it is not checked out
+	dir := l.sandbox() // a clone in which the submodule is not checked out
 	l.file(dir, "sub/f", "changed")
 	l.file(dir, "ok", "x")
 	got := l.mustSnapshot(r, dir, nil)
@@ -255,8 +255,8 @@ func TestSnapshot_ShrinkingFileIsConflict(t *testing.T) {
 	}
 }
 
-// TestSnapshot_MatchesGit checks that whatever a sandbox does to its files, the commit is what
-// git itself would make of them, whether all files are compared or only the paths that changed.
+// TestSnapshot_MatchesGit checks that the commit of any changes in a sandbox is what git itself would commit,
+// whether all files are compared or only the changed paths.
 func TestSnapshot_MatchesGit(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -264,7 +264,7 @@ func TestSnapshot_MatchesGit(t *testing.T) {
 	r, dir, checks := l.open(), l.sandbox(), 0
 	rapid.Check(t, func(t *rapid.T) {
 		if checks++; checks > 30 {
-			return // each starts forty gits
+			return // each check starts forty git processes
 		}
 		l.run(dir, "reset", "-q", "--hard")
 		l.run(dir, "clean", "-qffdx")
@@ -280,7 +280,7 @@ func TestSnapshot_MatchesGit(t *testing.T) {
 				parts = append(parts, rapid.SampledFrom(append(names, "dir", "a.txt", "b.txt")).Draw(t, "name"))
 			}
 			p, up := filepath.Join(parts...), filepath.Dir(filepath.Join(parts...))
-			// All by a root, so that no link of the test's own leads out of it.
+			// os.Root ensures that no link that the test created leads out of the directory.
 			if tree.MkdirAll(up, 0o755); up != "." {
 				if info, err := at(tree, up); err != nil || info == nil || !info.IsDir() {
 					continue

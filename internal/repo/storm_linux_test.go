@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// nest makes directories one in another below dir, with a file in each, and returns the
-// paths of the files. They go deeper than any path when they are to.
+// nest creates nested directories below dir, with a file in each. It returns the paths of the files, except those
+// longer than limit.TreePath.
 func nest(t *testing.T, dir string, depth int) (files []string) {
 	t.Helper()
 	cur, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -73,8 +73,8 @@ func (l *lab) walked(r *Repo, dir string, paths []string) (*walk, error) {
 	return w, w.all(ctx, paths)
 }
 
-// TestWalk_OpensEachDirectoryOnce covers 300 nested directories, which took 42 seconds when
-// each was opened from the top for each of those above it.
+// TestWalk_OpensEachDirectoryOnce covers 300 nested directories. They took 42 seconds when the walk opened each
+// of them, and all its parents, from the top.
 func TestWalk_OpensEachDirectoryOnce(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -113,7 +113,7 @@ func TestTops_DropNestedPaths(t *testing.T) {
 	}
 	if err := (&walk{base: listing{"a/b": {}}, dirs: map[string]bool{"a": true}, seen: map[string]bool{}}).
 		gone(ended, []string{"a"}); !errors.Is(err, context.Canceled) {
-		t.Errorf("what is gone, with a context that has ended: %v", err)
+		t.Errorf("missing files, with a context that has ended: %v", err)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestSnapshot_IncludesDeepDirectories(t *testing.T) {
 	l.sound()
 }
 
-// Nested directories that no path can reach are skipped, and listed as skipped: a partial change
-// never looks like the whole.
+// TestSnapshot_SkipsPathsBeyondPathMax checks that nested directories beyond the maximum path length are skipped
+// and reported, so that a partial change never looks complete.
 func TestSnapshot_SkipsPathsBeyondPathMax(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -165,8 +165,8 @@ func TestSnapshot_BoundsPaths(t *testing.T) {
 	}
 }
 
-// TestSnapshot_ReadsRulesOnlyFromFiles checks that an entry named .gitignore, .gitmodules or
-// .gitattributes is opened only if it is a regular file, and read only if it is not too large for rules.
+// TestSnapshot_ReadsRulesOnlyFromFiles checks that .gitignore, .gitmodules and .gitattributes are opened only if
+// they are regular files, and read only if they are not too large.
 func TestSnapshot_ReadsRulesOnlyFromFiles(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -205,12 +205,12 @@ func TestSnapshot_ReadsRulesOnlyFromFiles(t *testing.T) {
 	for i := range 3 {
 		for _, kind := range []string{"fifo", "link", "zero", "dir", "socket"} {
 			if p := fmt.Sprintf("%d/%s/f", i, kind); !strings.Contains(strings.Join(got, "\n"), p) {
-				t.Errorf("%s is hidden", p)
+				t.Errorf("%s is missing from the changes", p)
 			}
 		}
 	}
 	if !strings.Contains(strings.Join(got, "\n"), "huge/f") {
-		t.Error("rules of a gigabyte are read")
+		t.Error("a .gitignore of a gigabyte was read")
 	}
 	if len(w.skipped) != 6 {
 		t.Errorf("skipped: %+v", w.skipped)
@@ -236,7 +236,8 @@ func TestSnapshot_BoundsIgnoreRules(t *testing.T) {
 	}
 }
 
-// Each path is held against each rule: 200,000 rules and many paths take hours.
+// TestSnapshot_BoundsTheWorkOfIgnoreRules covers 200,000 rules and many paths. Matching each path against each
+// rule would take hours.
 func TestSnapshot_BoundsTheWorkOfIgnoreRules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -252,8 +253,8 @@ func TestSnapshot_BoundsTheWorkOfIgnoreRules(t *testing.T) {
 	l.sound()
 }
 
-// TestSnapshot_AppliesRulesOfNewDirectory checks that the rules of a directory that the base
-// lacks apply, also where no other directory was looked up in between.
+// TestSnapshot_AppliesRulesOfNewDirectory checks that the rules of a directory that the base lacks apply, even if
+// no other directory is looked up in between.
 func TestSnapshot_AppliesRulesOfNewDirectory(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

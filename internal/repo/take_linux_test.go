@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestAccept_TakesHead checks that HEAD of a bundle is taken when no reference is named,
-// whatever branch it is, and only if the bundle has exactly one.
+// TestAccept_TakesHead checks that HEAD of a bundle is accepted if no reference is named, whatever its branch is,
+// and only if the bundle has exactly one.
 func TestAccept_TakesHead(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -45,13 +45,13 @@ func TestAccept_TakesHead(t *testing.T) {
 	l.sound()
 }
 
-// TestAccept_RefusesTreeBomb covers a few trees that contain each other ten times, and so more
-// files than there can be: they are counted before git lists them.
+// TestAccept_RefusesTreeBomb covers a few trees that each contain the next ten times, and so have too many files.
+// They are counted before git lists them.
 func TestAccept_RefusesTreeBomb(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
 	r, dir := l.open(), l.sandbox()
-	r.opt.Limits.Memory = 100 << 20 // a list of them does not go in there
+	r.opt.Limits.Memory = 100 << 20 // too little for a list of the files
 	tree := l.run(dir, "rev-parse", "HEAD^{tree}")
 	for range 10 {
 		var in strings.Builder
@@ -121,8 +121,7 @@ func TestCommits_CountWithinAndHad(t *testing.T) {
 	}
 }
 
-// TestHad_RequiresReflog checks that Had knows only as far as the reflog reaches that a branch never was at
-// a commit.
+// TestHad_RequiresReflog checks that Had returns known only if the reflog goes back far enough.
 func TestHad_RequiresReflog(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -151,8 +150,8 @@ func TestHad_RequiresReflog(t *testing.T) {
 	}
 }
 
-// TestSnapshot_IsDeterministic checks that the same state gives the same commit, and another
-// state another one.
+// TestSnapshot_IsDeterministic checks that the same state gives the same commit, and another state a different
+// one.
 func TestSnapshot_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -189,7 +188,7 @@ func TestApply_DryRunThenApply(t *testing.T) {
 		t.Fatalf("%+v, %v", dry, err)
 	}
 	if l.state() != was {
-		t.Error("a dry run did something")
+		t.Error("a dry run changed the repository")
 	}
 	stop := errors.New("stop")
 	a.DryRun, a.TrustAll = false, true
@@ -200,7 +199,7 @@ func TestApply_DryRunThenApply(t *testing.T) {
 		return stop
 	}
 	if _, err := r.Apply(ctx, a); !errors.Is(err, stop) || l.state() != was {
-		t.Error("it was not stopped:", err)
+		t.Error("Do's error did not stop the apply:", err)
 	}
 	l.sound()
 	called := false

@@ -14,7 +14,7 @@ type treeChange struct {
 	stat      stat // stat of the written file
 }
 
-// emptyTree is the ID of the empty tree, which every repository has.
+// emptyTree returns the ID of the empty tree, which every repository has.
 func (f Format) emptyTree() OID {
 	if f == SHA256 {
 		return "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
@@ -42,7 +42,7 @@ func planTree(changes []treeChange) treePlan {
 		c := &changes[i]
 		switch {
 		case c.mode == 0 && strings.HasPrefix(c.path, under):
-			continue // goes with it
+			continue // removed with its directory
 		case c.mode == 0:
 			if c.old == ModeTree {
 				under = c.path + "/"

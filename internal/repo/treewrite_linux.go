@@ -93,9 +93,9 @@ func (w *treeWriter) finish(ctx context.Context, p treePlan) error {
 }
 
 const (
-	maxHands  = 4       // goroutines, each with a git that it reads from, at most
-	leastHand = 1 << 10 // files that another one is worth
-	mostHand  = 1 << 14 // files for one git process: large ones may be adjacent
+	maxHands  = 4       // maximum number of goroutines, each with its own git process
+	leastHand = 1 << 10 // minimum number of files per goroutine
+	mostHand  = 1 << 14 // maximum number of files per git process: large ones may be adjacent
 )
 
 // writeFiles writes files and links.
@@ -124,7 +124,7 @@ func (r *Repo) writeFiles(ctx context.Context, w *treeWriter, files []*treeChang
 	return context.Cause(ctx)
 }
 
-// writeSome writes files whose contents one git process prints.
+// writeSome writes the files whose contents one git process prints.
 func (r *Repo) writeSome(ctx context.Context, w *treeWriter, files []*treeChange) error {
 	var want strings.Builder
 	want.Grow(len(files) * (r.Format.digits() + 1))
@@ -152,8 +152,8 @@ type hand struct {
 	w   *treeWriter
 	in  *bufio.Reader // output of `git cat-file --batch`
 	buf []byte
-	dir int    // the directory that is open, or -1
-	at  string // and its path
+	dir int    // descriptor of the open directory, or -1
+	at  string // its path
 }
 
 func (h *hand) all(files []*treeChange) error {
@@ -191,7 +191,7 @@ func (w *treeWriter) tell() {
 	w.c.Progress(n, w.total)
 }
 
-// header reads "OID blob SIZE" of the object that is awaited.
+// header parses "OID blob SIZE" of the next object, which must be that of f.
 func (h *hand) header(f *treeChange) (int64, error) {
 	l, err := h.in.ReadSlice('\n')
 	if err != nil {
@@ -204,7 +204,7 @@ func (h *hand) header(f *treeChange) (int64, error) {
 	return strconv.ParseInt(rest, 10, 64)
 }
 
-// unexpected: git ended before all was read.
+// unexpected converts io.EOF to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -233,10 +233,10 @@ func (h *hand) leave() {
 	}
 }
 
-// maxLink is how long the target of a link may be, in bytes: the kernel's limit.
+// maxLink is the kernel's limit for the target of a link, in bytes.
 const maxLink = 4095
 
-// inMemory is how large a file may be to be read before it is written, in bytes.
+// inMemory is the maximum size of the pieces in which files are copied, in bytes.
 const inMemory = 1 << 20
 
 func (h *hand) write(f *treeChange, size int64) error {

@@ -18,10 +18,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// walk compares a hostile work tree with a listing. It opens only directories and regular
-// files, and follows no link: what is behind one does not exist, as for git. It opens each
-// directory and file by one system call, and decides on each directory once, so that the work
-// grows with the number of entries and not with their depth.
+// walk compares a hostile work tree with a listing. It opens only directories and regular files, and follows no
+// link. For the walk, as for git, a path behind a link does not exist. It opens each directory and file with one
+// system call, and decides on each directory once, so that the work grows with the number of entries and not with
+// their depth.
 type walk struct {
 	tree   *os.File
 	base   listing
@@ -29,18 +29,18 @@ type walk struct {
 	format Format
 	rules  *ignoreRules
 	limits Limits
-	plain  map[string]bool // submodules of base that are taken as files
+	plain  map[string]bool // submodules of base whose files are compared as plain files
 
-	met     int             // entries, of all directories
-	held    int             // bytes of names and paths that are held now
-	calls   int             // files and directories that were opened or looked at
+	met     int             // number of entries in all directories
+	held    int             // bytes of names and paths in memory
+	calls   int             // number of files and directories that were opened or examined
 	decided map[string]bool // directories above roots, and whether they are entered
-	seen    map[string]bool // paths of base that are as they were, or in found
+	seen    map[string]bool // paths of base that are unchanged or in found
 	found   []found
 	skipped []Skipped
 }
 
-// all walks over some paths, or everything, and adds what is gone.
+// all walks over some paths, or everything, and adds deleted paths.
 func (w *walk) all(ctx context.Context, paths []string) error {
 	roots, err := w.tops(ctx, paths)
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *walk) tops(ctx context.Context, paths []string) (roots []string, _ erro
 	if len(paths) == 0 {
 		return []string{""}, nil
 	}
-	var above []string // of roots, those that the path begins with
+	var above []string // prefixes of the current path, among the roots
 	for _, p := range slices.Sorted(maps.Keys(set(paths))) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -99,8 +99,7 @@ func (w *walk) tops(ctx context.Context, paths []string) (roots []string, _ erro
 			}
 			continue
 		}
-		// The paths that begin with a root follow it directly, so each root is pushed and
-		// popped once.
+		// The paths below a root follow it directly, so each root is pushed and popped once.
 		for len(above) > 0 && !strings.HasPrefix(p, above[len(above)-1]) {
 			above = above[:len(above)-1]
 		}
@@ -111,8 +110,7 @@ func (w *walk) tops(ctx context.Context, paths []string) (roots []string, _ erro
 	return roots, nil
 }
 
-// leadsTo reports whether the directories above p are directories, and not left out. It
-// reads their rules.
+// leadsTo reports whether all parents of p are directories that the walk enters. It reads their rules.
 func (w *walk) leadsTo(ctx context.Context, p string) (bool, error) {
 	if p == "" {
 		return true, nil
@@ -135,7 +133,7 @@ func (w *walk) leadsTo(ctx context.Context, p string) (bool, error) {
 	return is, err
 }
 
-// carry reads the rules of a directory, unless it is gone.
+// carry copies the rules of a directory, if it exists.
 func (w *walk) carry(dir string) (bool, error) {
 	f, err := w.open(dir)
 	if gone(err) {
@@ -154,7 +152,7 @@ func (w *walk) open(dir string) (*os.File, error) {
 	return dirfd.OpenFile(w.tree, dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// hold accounts for bytes of names and paths; what is let go again is negative.
+// hold accounts for n more bytes of names and paths in memory; n is negative when they are freed.
 func (w *walk) hold(n int) error {
 	if w.held += n; w.held > limit.TreePaths {
 		return fault.New(fault.TooLarge, "the paths of the work tree exceed %d bytes", limit.TreePaths).
@@ -163,12 +161,12 @@ func (w *walk) hold(n int) error {
 	return nil
 }
 
-// gone: an error that says that there is nothing.
+// gone reports whether an error means that a path does not exist.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// enters decides on a directory by itself.
+// enters reports whether the walk enters a directory, regardless of its parents.
 func (w *walk) enters(ctx context.Context, dir string) (bool, error) {
 	f, err := w.open(dir)
 	if gone(err) {
@@ -195,8 +193,8 @@ func (w *walk) enters(ctx context.Context, dir string) (bool, error) {
 	return !nested, err
 }
 
-// nested reports, and tells, that a directory which the base does not have is a
-// repository of its own, or says so.
+// nested reports whether a directory is a repository, or claims to be one, and is not in the base. It then adds
+// the directory to the skipped paths.
 func (w *walk) nested(f *os.File, dir string) (bool, error) {
 	if w.dirs[dir] || dir == "" {
 		return false, nil
@@ -210,13 +208,12 @@ func (w *walk) nested(f *os.File, dir string) (bool, error) {
 	return true, w.skip(dir, "it is a nested repository")
 }
 
-// keptSubmodule: a directory at which the base has a commit of another repository, which
-// is to stay.
+// keptSubmodule reports whether the base has a submodule at p that stays as it is.
 func (w *walk) keptSubmodule(p string) bool {
 	return w.base[p].mode == ModeSubmodule && !w.plain[p]
 }
 
-// enter walks one directory that is to be compared, unless it is a repository.
+// enter walks one directory, unless it is a repository.
 func (w *walk) enter(ctx context.Context, dir string) error {
 	f, err := w.open(dir)
 	if gone(err) {
@@ -237,7 +234,7 @@ func (w *walk) enter(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	// The directory is closed before its children are walked: few are open at once.
+	// The directory is closed before its children are walked, so that few are open at once.
 	mine := w.held - held
 	below, err := w.entries(ctx, f, dir, names)
 	f.Close()
@@ -248,7 +245,7 @@ func (w *walk) enter(ctx context.Context, dir string) error {
 	return err
 }
 
-// names reads the names in a directory, in order.
+// names returns the names in a directory, sorted.
 func (w *walk) names(ctx context.Context, f *os.File) (names []string, _ error) {
 	for {
 		if ctx.Err() != nil {
@@ -283,14 +280,13 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// met is an entry that the walk has come to.
+// met is an entry that the walk has reached.
 type met struct {
 	path string
 	st   unix.Stat_t
 }
 
-// entries compares some entries of a directory, many at a time, and returns the names of
-// the directories to walk.
+// entries compares the entries of a directory, in chunks, and returns the names of the directories to walk.
 func (w *walk) entries(ctx context.Context, f *os.File, dir string, names []string) (below []string, err error) {
 	for some := range slices.Chunk(names, 1024) {
 		list, err := w.look(ctx, f, dir, some)
@@ -326,8 +322,8 @@ func (w *walk) entries(ctx context.Context, f *os.File, dir string, names []stri
 // look returns the entries that a commit can have and that no rule ignores.
 func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string) ([]met, error) {
 	var list []met
-	var strange []string // what the base does not have, as rules read it
-	var at []int         // where it is in list
+	var strange []string // paths that the base does not have, in the form for rules
+	var at []int         // their indices in list
 	for _, n := range names {
 		p := join(dir, n)
 		why := badName(n)
@@ -354,8 +350,8 @@ func (w *walk) look(ctx context.Context, f *os.File, dir string, names []string)
 		list = append(list, met{p, st})
 		if _, has := w.base[p]; !has && !w.dirs[p] {
 			if dirfd.IsDir(&st) {
-				// Git caches the rules of the last directory that it was asked about, so
-				// they must be in place before.
+				// Git caches the rules of the last directory that it was asked about, so they must be copied
+				// before.
 				if _, err := w.carry(p); err != nil && !errors.Is(err, fs.ErrPermission) {
 					return nil, err
 				}
@@ -381,8 +377,8 @@ func (w *walk) skip(p, why string) error {
 	return w.hold(len(p))
 }
 
-// gone adds what the base has below roots and the work tree has not. Submodules stay:
-// nobody has to have them checked out.
+// gone adds the paths of the base below roots that the work tree does not have. Submodules are not deleted: they
+// need not be checked out.
 func (w *walk) gone(ctx context.Context, roots []string) error {
 	lost := func(p string) {
 		if !w.seen[p] && !w.keptSubmodule(p) {

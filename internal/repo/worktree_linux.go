@@ -12,12 +12,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// WorkTree makes a commit on HEAD of the uncommitted changes in the user's own work tree: what `git add -A` would
-// add, with the user's filters and ignore rules. The user's index and files do not change. The commit's objects are
-// in the repository, on disk, but unreferenced: the caller sets a reference. It is HEAD's commit if nothing differs.
-// Nested repositories, which git does not track, are left out and returned as Skipped.
+// WorkTree commits, on top of HEAD, the uncommitted changes in the user's own work tree: what `git add -A` would
+// add, with the user's filters and ignore rules. The user's index and files do not change. The commit's objects
+// are in the repository, on disk, but unreferenced: the caller sets a reference. The result is HEAD's commit if
+// nothing differs. Nested repositories, which git does not track, are left out and returned as Skipped.
 //
-// An index with a conflict that is not resolved is a Conflict.
+// An index with an unresolved conflict is a Conflict.
 func (r *Repo) WorkTree(ctx context.Context) (_ OID, _ []Skipped, err error) {
 	if err := r.resolved(ctx); err != nil {
 		return "", nil, err
@@ -69,9 +69,9 @@ func (r *Repo) resolved(ctx context.Context) error {
 		WithHint("resolve them and `git add` the files, or start from the commit: drop --dirty")
 }
 
-// aside runs the user's git on a copy of the index, and with new objects at the desk.
+// aside runs the user's git on a copy of the index, with new objects at the desk.
 func (r *Repo) aside(ctx context.Context, d *desk, c call) ([]byte, error) {
-	// A shared index would be written into the user's repository.
+	// git would write a shared index into the user's repository.
 	c.args = append([]string{"-c", "core.splitIndex=false", "-c", "core.untrackedCache=false", "-c", "core.fsync=none"},
 		c.args...)
 	c.env = append(c.env, "GIT_INDEX_FILE="+filepath.Join(d.dir, "index"),
@@ -79,8 +79,8 @@ func (r *Repo) aside(ctx context.Context, d *desk, c call) ([]byte, error) {
 	return r.user(ctx, c)
 }
 
-// indexAside copies the user's index to the desk, with its time: by that git knows which
-// entries it cannot trust.
+// indexAside copies the user's index to the desk, with its time: git compares that with the entries to find those
+// that it cannot trust.
 func (r *Repo) indexAside(d *desk) error {
 	in, err := os.Open(filepath.Join(r.Dir, "index"))
 	if errors.Is(err, fs.ErrNotExist) {

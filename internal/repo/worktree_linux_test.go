@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// uncommitted takes what is not committed, and checks that nothing of the user's changed.
+// uncommitted commits the uncommitted changes, and checks that the user's files do not change.
 func (l *lab) uncommitted(r *Repo) (OID, []Skipped) {
 	l.t.Helper()
 	look := func() string {
@@ -44,8 +44,8 @@ func (l *lab) uncommitted(r *Repo) (OID, []Skipped) {
 	return id, skipped
 }
 
-// TestUncommitted_MatchesGitAdd compares the uncommitted changes with what `git add -A` would
-// take, whatever the state of the files.
+// TestUncommitted_MatchesGitAdd compares the uncommitted changes with those that `git add -A` adds, for files in
+// any state.
 func TestUncommitted_MatchesGitAdd(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{SHA1, SHA256} {
@@ -91,19 +91,18 @@ func TestUncommitted_MatchesGitAdd(t *testing.T) {
 			t.Errorf("skipped %+v", skipped)
 		}
 		if p := l.run(l.top, "rev-parse", string(id)+"^"); p != string(head) {
-			t.Errorf("it is on %s", p)
+			t.Errorf("its parent is %s", p)
 		}
 		os.RemoveAll(filepath.Join(l.top, "begun"))
 		os.RemoveAll(filepath.Join(l.top, "within"))
 		l.run(l.top, "add", "-A")
 		if tree := l.run(l.top, "rev-parse", string(id)+"^{tree}"); tree != l.run(l.top, "write-tree") {
-			t.Errorf("it is not what git add -A takes:\n%s", l.run(l.top, "diff", "--stat", tree, "--"))
+			t.Errorf("it differs from git add -A:\n%s", l.run(l.top, "diff", "--stat", tree, "--"))
 		}
 	}
 }
 
-// TestUncommitted_RunsFiltersNotHooks checks that the user's filters run, as at a commit, and
-// that hooks do not.
+// TestUncommitted_RunsFiltersNotHooks checks that the user's filters run, as on commit, and that hooks do not.
 func TestUncommitted_RunsFiltersNotHooks(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)
@@ -147,8 +146,8 @@ func TestUncommitted_RefusesConflict(t *testing.T) {
 	}
 }
 
-// TestUncommitted_ExcludesOtherWorktrees checks that changes in a linked work tree or a
-// submodule are not counted as changes of this one.
+// TestUncommitted_ExcludesOtherWorktrees checks that changes in a linked work tree or a submodule are not counted
+// as changes of this one.
 func TestUncommitted_ExcludesOtherWorktrees(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, SHA1)

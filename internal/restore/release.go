@@ -97,7 +97,7 @@ func (r *Restorer) Release(ctx context.Context, name string) error {
 	}
 	b, err := r.seclude(ctx, id)
 	if err == nil && b != nil {
-		err = r.resealInside(ctx, id)
+		err = r.rekeyInside(ctx, id)
 	}
 	if err == nil && b != nil {
 		err = r.letOut(ctx, id, b)
@@ -126,7 +126,7 @@ func (r *Restorer) noteQuarantine(ctx context.Context, id string, f *failed) err
 		}
 		return nil
 	})
-	r.config.Recorder.Note(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: f.step, Error: reason})...)
+	r.config.Recorder.Note(ctx, &rec, audit.ByDaemon(&format.Rekey{Step: f.step, Error: reason})...)
 	return err
 }
 
@@ -151,12 +151,12 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	if _, err := io.ReadFull(r.config.Rand, seed); err != nil {
 		return nil, fault.Wrap(err, "read random bytes")
 	}
-	steps, err := b.Reseal(ctx, rec.Name, seed)
+	steps, err := b.Rekey(ctx, rec.Name, seed)
 	var tell []audit.Statement
 	c := r.config.Cleaners.Formats()
 	for _, st := range steps {
 		if st.Err == "" {
-			tell = append(tell, audit.ByKeeper(&format.Reseal{Step: st.Name, Detail: c.RecordText(st.Detail)}))
+			tell = append(tell, audit.ByKeeper(&format.Rekey{Step: st.Name, Detail: c.RecordText(st.Detail)}))
 		}
 	}
 	if rerr := r.config.Recorder.Record(ctx, &rec, tell...); rerr != nil {
@@ -171,30 +171,30 @@ func (r *Restorer) seclude(ctx context.Context, id string) (Box, error) {
 	return b, err
 }
 
-// resealInside does what needs programs of the sandbox: SSH host keys, and its hooks.
-func (r *Restorer) resealInside(ctx context.Context, id string) error {
-	keys, hooks, err := r.toReseal(ctx, id)
+// rekeyInside does what needs programs of the sandbox: SSH host keys, and its hooks.
+func (r *Restorer) rekeyInside(ctx context.Context, id string) error {
+	keys, hooks, err := r.toRekey(ctx, id)
 	if err != nil {
 		return &failed{StepHooks, err}
 	}
 	if keys > 0 {
-		err := r.resealBy(ctx, id, StepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c", newHostKeys)
+		err := r.rekeyBy(ctx, id, StepSSH, fmt.Sprintf("%d keys", keys), keyTime, "/bin/sh", "-c", newHostKeys)
 		if err != nil {
 			return err
 		}
 	}
 	for _, h := range hooks {
-		if err := r.resealBy(ctx, id, StepHook, h, hookTime, h); err != nil {
+		if err := r.rekeyBy(ctx, id, StepHook, h, hookTime, h); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// toReseal returns the number of SSH host keys of a sandbox, and its hooks: executable files, in the order of
+// toRekey returns the number of SSH host keys of a sandbox, and its hooks: executable files, in the order of
 // their names. Keys that its user may not read are skipped. A directory of hooks that cannot be read is an
 // error, since it may have some.
-func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []string, err error) {
+func (r *Restorer) toRekey(ctx context.Context, id string) (keys int, hooks []string, err error) {
 	f, err := r.config.Sandboxes.Files(ctx, id)
 	if err != nil {
 		return 0, nil, err
@@ -230,11 +230,11 @@ func (r *Restorer) toReseal(ctx context.Context, id string) (keys int, hooks []s
 	return keys, hooks, err
 }
 
-// resealBy runs a command of the sandbox as a step, and records the result. most is its time limit, in
+// rekeyBy runs a command of the sandbox as a step, and records the result. most is its time limit, in
 // milliseconds.
-func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most int64, cmd ...string) error {
+func (r *Restorer) rekeyBy(ctx context.Context, id, step, detail string, most int64, cmd ...string) error {
 	out := new(tail.Client)
-	req := wire.ExecRequest{Cmd: cmd, Label: "reseal: " + detail, TimeoutMS: most}
+	req := wire.ExecRequest{Cmd: cmd, Label: "rekey: " + detail, TimeoutMS: most}
 	exit, err := r.config.Sandboxes.Exec(ctx, id, req, out)
 	switch {
 	case err != nil:
@@ -254,15 +254,15 @@ func (r *Restorer) resealBy(ctx context.Context, id, step, detail string, most i
 		return err
 	}
 	detail = r.config.Cleaners.For(ctx, &rec).RecordText(detail)
-	return r.config.Recorder.Record(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: step, Detail: detail})...)
+	return r.config.Recorder.Record(ctx, &rec, audit.ByDaemon(&format.Rekey{Step: step, Detail: detail})...)
 }
 
 // isHook reports whether a file is an executable regular file.
 func isHook(i wire.FileInfo) bool { return i.Type == "file" && i.Mode&0o111 != 0 }
 
-// letOut opens the gate of a re-keyed sandbox, whose box is resealed. While the hooks ran, without the lock,
-// the sandbox may have been brought to other memory, in a box that is not resealed.
-func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
+// letOut opens the gate of a re-keyed sandbox, whose box is rekeyed. While the hooks ran, without the lock,
+// the sandbox may have been brought to other memory, in a box that is not rekeyed.
+func (r *Restorer) letOut(ctx context.Context, id string, rekeyed Box) error {
 	s, rec, err := r.config.Sandboxes.Acquire(ctx, id, "opening its gate")
 	if err != nil {
 		return err
@@ -275,13 +275,13 @@ func (r *Restorer) letOut(ctx context.Context, id string, resealed Box) error {
 	if rec.Quarantine == nil {
 		return nil
 	}
-	if b != resealed {
+	if b != rekeyed {
 		return &failed{StepGate, fault.New(fault.Conflict, "its processes were replaced meanwhile").
 			WithHint("re-key the current ones: coppice process resume %s", rec.Name)}
 	}
 	begun := false
 	book := r.config.Recorder
-	drafts := book.Drafts(ctx, &rec, audit.ByDaemon(&format.Reseal{Step: StepGate, Detail: "open"})...)
+	drafts := book.Drafts(ctx, &rec, audit.ByDaemon(&format.Rekey{Step: StepGate, Detail: "open"})...)
 	err = book.Do(ctx, drafts, func(ctx context.Context) error {
 		begun = true
 		if err := b.Release(ctx); err != nil {

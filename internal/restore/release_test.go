@@ -71,7 +71,7 @@ func (f *fakeCore) UpdateSandbox(_ context.Context, _ timeline.SandboxID, change
 	return change(&f.rec)
 }
 
-func (f *fakeCore) Reseal(context.Context, string, []byte) ([]Step, error) {
+func (f *fakeCore) Rekey(context.Context, string, []byte) ([]Step, error) {
 	f.step("reseal")
 	return []Step{{Name: "hostname"}}, nil
 }

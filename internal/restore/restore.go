@@ -37,10 +37,10 @@ type Box interface {
 	Resume(ctx context.Context) error
 	// Paused reports whether the processes are suspended by Pause.
 	Paused(ctx context.Context) (bool, error)
-	// Reseal gives a box that was started from an image its own identity. seed is 32 fresh random bytes. It
+	// Rekey gives a box that was started from an image its own identity. seed is 32 fresh random bytes. It
 	// stops at the first step that fails, which the error names. It returns a Conflict without a step if the
 	// gate is open.
-	Reseal(ctx context.Context, hostname string, seed []byte) ([]Step, error)
+	Rekey(ctx context.Context, hostname string, seed []byte) ([]Step, error)
 	// Release opens the gate of a box that was started from an image.
 	Release(ctx context.Context) error
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// BenchmarkPresent: a generation on the host that was presented before, and a new
-// one, with few and many layers. As real root the host has few parts, as an
-// ordinary user many; which it is decides who runs the benchmark.
+// BenchmarkPresent presents a new generation on the host, and one that was presented before, with few and many
+// layers. For real root the host has few parts, and for an unprivileged user many.
 func BenchmarkPresent(b *testing.B) {
 	for _, layers := range []int{0, 30} {
 		home := filepath.Join(b.TempDir(), "home")
@@ -57,8 +56,7 @@ func BenchmarkPresent(b *testing.B) {
 	}
 }
 
-// BenchmarkMask asks for a mask that is there, as each start does: a hundred and fifty
-// paths of a home, few of which are there.
+// BenchmarkMask requests an existing mask, as each start does: 150 paths in a home directory, few of which exist.
 func BenchmarkMask(b *testing.B) {
 	mounts, err := rootfs.HostMounts()
 	if err != nil {

@@ -21,21 +21,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// volumes makes live roots as btrfs subvolumes. For each recently used stack it keeps a read-only subvolume
-// below <home>/cache/btrfs, and makes a new generation as a snapshot of it, without visiting any file. A
-// cached one is named by the layers of its stack, which are immutable, so it is never stale; it may be
+// volumes creates live roots as btrfs subvolumes. For each recently used stack it keeps a read-only subvolume in
+// <home>/cache/btrfs, and creates a new generation as a snapshot of it, without visiting any file. The name of a
+// cached subvolume is derived from the layers of its stack, which are immutable, so it is never stale; it may be
 // deleted at any time.
 type volumes struct{ home, cache string }
 
-// maxCached is how many stacks stay cached. Their extents are shared with the
-// layers where the copy was made by reflink.
+// maxCached is the maximum number of cached stacks. Their extents are shared with the layers if the copy used
+// reflinks.
 const maxCached = 8
 
 func newVolumes(home string) *volumes {
 	return &volumes{home: home, cache: filepath.Join(home, "cache", "btrfs")}
 }
 
-// supported refuses a home that is not on btrfs.
+// supported fails if the home is not on btrfs.
 func (v *volumes) supported() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(v.home, &st); err != nil {
@@ -48,8 +48,8 @@ func (v *volumes) supported() error {
 	return nil
 }
 
-// make creates the subvolume dst with the tree of the stack, which fill writes
-// into an empty directory when it is not cached.
+// make creates the subvolume dst with the tree of the stack. If the stack is not cached, fill writes the tree into an
+// empty directory.
 func (v *volumes) make(
 	ctx context.Context, stack rootspec.Stack, dst string, fill func(context.Context, rootspec.Stack, string) error,
 ) error {
@@ -71,8 +71,8 @@ func (v *volumes) make(
 	return v.keep(ctx, dst, cached)
 }
 
-// keep puts a read-only snapshot of dst into the cache. If another generation does the same concurrently, the
-// other's stays.
+// keep adds a read-only snapshot of dst to the cache. If another generation does the same concurrently, the first one
+// remains.
 func (v *volumes) keep(ctx context.Context, dst, cached string) error {
 	if err := snapshot(dst, cached, true); err != nil {
 		if errors.Is(err, fs.ErrExist) {
@@ -86,13 +86,13 @@ func (v *volumes) keep(ctx context.Context, dst, cached string) error {
 	return v.trim(ctx)
 }
 
-// The time of last use is that of an empty file beside the subvolume, which is
-// read-only itself.
+// used sets the time of last use, which is that of an empty file beside the subvolume: the subvolume itself is
+// read-only.
 func (v *volumes) used(cached string) error {
 	return os.WriteFile(cached+".used", nil, 0o600)
 }
 
-// trim deletes the cached stacks that were used longest ago.
+// trim deletes the least recently used stacks.
 func (v *volumes) trim(ctx context.Context) error {
 	entries, err := os.ReadDir(v.cache)
 	if err != nil {
@@ -131,8 +131,7 @@ func stackKey(s rootspec.Stack) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// The ioctls of btrfs (include/uapi/linux/btrfs.h): magic 0x94, and a number
-// each; the arguments are one page.
+// ioctls of btrfs (include/uapi/linux/btrfs.h): magic 0x94 and a number each; the argument is one page.
 const (
 	iocSubvolCreate = 0x5000940e // _IOW(0x94, 14, struct btrfs_ioctl_vol_args)
 	iocSnapCreateV2 = 0x50009417 // _IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)
@@ -173,8 +172,8 @@ func createSubvolume(path string) error {
 	return nil
 }
 
-// snapshot makes dst a snapshot of the subvolume src. An ordinary user may do so
-// with subvolumes that it owns.
+// snapshot creates dst as a snapshot of the subvolume src. An unprivileged user may snapshot subvolumes that they
+// own.
 func snapshot(src, dst string, readOnly bool) error {
 	s, err := os.Open(src)
 	if err != nil {

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	rootfstest.Main(m, steps)
 }
 
-// badHomes tries drivers with stores on what cannot carry them: the overlay root
-// that it runs in, a full and a read-only tmpfs. It prints what each says.
+// badHomes presents with stores on unsuitable file systems: the overlay root that it runs in, a full tmpfs, and a
+// read-only one. It prints the kind of each error.
 func badHomes(root string, _ []byte, out io.Writer) error {
 	layer := root + "/layer"
 	for _, mount := range []string{"", "size=4k,nr_inodes=3", "ro"} {
@@ -64,7 +64,7 @@ func badHomes(root string, _ []byte, out io.Writer) error {
 			_, err = d.Present(context.Background(), live)
 			fmt.Fprintln(out, name, fault.KindOf(err), strings.Contains(fault.HintOf(err), "COPPICE_HOME"))
 			if _, lerr := os.Lstat(live.Dir); err != nil && lerr == nil {
-				return fmt.Errorf("%s leaves its directory behind after: %w", name, err)
+				return fmt.Errorf("%s did not remove its directory after: %w", name, err)
 			}
 			if rerr := d.Remove(context.Background(), live.Dir); rerr != nil {
 				return rerr
@@ -115,7 +115,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// forUser leaves a directory on btrfs for the ordinary user of AsUser.
+// forUser creates a directory on btrfs for the unprivileged user of AsUser.
 func forUser(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 || rootfstest.IsUser() || os.Getenv(btrfsEnv) != "" {
@@ -156,8 +156,8 @@ func newDriver(
 	return d
 }
 
-// tempHome makes a store: in memory, where that keeps attributes, and for tests
-// of the host in a place that live roots show.
+// tempHome creates a store: in memory if that supports extended attributes, and for tests of the host in a directory
+// that live roots show.
 func tempHome(t *testing.T) string {
 	base := "/var/tmp"
 	if !strings.Contains(t.Name(), "/Host") && keepsAttributes("/dev/shm") {
@@ -187,8 +187,8 @@ func keepsAttributes(dir string) bool {
 
 const btrfsEnv = "COPPICE_TEST_BTRFS"
 
-// onBtrfs returns stores on a btrfs of their own; as an ordinary user, on the one
-// that the environment names.
+// onBtrfs returns a function that creates stores on a new btrfs; as an unprivileged user, on the one that the
+// environment names.
 func onBtrfs(t *testing.T) func(*testing.T) string {
 	t.Helper()
 	dir := os.Getenv(btrfsEnv)
@@ -208,7 +208,7 @@ func onBtrfs(t *testing.T) func(*testing.T) string {
 	}
 }
 
-// mountBtrfs mounts a new btrfs until the test ends, or says why it cannot.
+// mountBtrfs mounts a new btrfs until the test ends, or returns why it cannot.
 func mountBtrfs(t *testing.T) (at, why string) {
 	t.Helper()
 	if rootfstest.IsUser() || os.Geteuid() != 0 {
@@ -217,8 +217,7 @@ func mountBtrfs(t *testing.T) (at, why string) {
 	return mountImage(t, "rw", "mkfs.btrfs", "-q")
 }
 
-// mountImage makes a file system in a file and mounts it until the test ends, or
-// says why it cannot.
+// mountImage creates a file system in a file and mounts it until the test ends, or returns why it cannot.
 func mountImage(t *testing.T, options string, mkfs ...string) (at, why string) {
 	t.Helper()
 	tmp, err := os.MkdirTemp("/var/tmp", "coppice-image-*")
@@ -242,8 +241,8 @@ func mountImage(t *testing.T, options string, mkfs ...string) (at, why string) {
 	return at, ""
 }
 
-// TestShiftedHost: with ids shifted, the host's root is writable for the uid 0 of
-// a user namespace, and what it writes is stored as 0.
+// TestShiftedHost checks that with shifted IDs, uid 0 of a user namespace can write to the host's root, and that its
+// files are stored with owner 0.
 func TestShiftedHost(t *testing.T) {
 	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		t.Skip("needs real-root: only it shifts ids")

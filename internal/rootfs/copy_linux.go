@@ -16,9 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// plain is the driver copy: a generation is a directory "root" that holds the
-// whole tree. It is built as "root.new", flushed and renamed, so that a tree that
-// is there is whole; one that a crash left half built is thrown away. With
+// plain is the driver copy: a generation is a directory "root" with the whole tree. It is built as "root.new",
+// flushed and renamed, so that an existing tree is complete; an incomplete one from before a crash is deleted. With
 // volumes it is the driver btrfs.
 type plain struct {
 	deps Deps
@@ -35,7 +34,7 @@ func (c *plain) Name() string {
 func (c *plain) Adoptable() bool { return false }
 func (c *plain) Plain() bool     { return true }
 
-// Present implements Driver. It refuses the host as the base: all of it would have to be copied.
+// Present implements Driver. It refuses the host as the base, since it would have to copy all of it.
 func (c *plain) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if live.Stack.Host {
 		return rootspec.Spec{},
@@ -93,9 +92,8 @@ func (c *plain) build(ctx context.Context, live Live, root string) (err error) {
 	return nil
 }
 
-// fill writes the tree of the stack into the empty directory dst and flushes it:
-// a generation outlives a power cut, and half of one must not look like the work
-// of the sandbox.
+// fill writes the tree of the stack into the empty directory dst and flushes it: a generation survives a power
+// failure, and a partial tree must not be taken for changes of the sandbox.
 func (c *plain) fill(ctx context.Context, stack rootspec.Stack, dst string) error {
 	if c.deps.Materialise == nil {
 		return fault.New(fault.Internal, "driver %s has no copy function", c.Name())
@@ -104,11 +102,11 @@ func (c *plain) fill(ctx context.Context, stack rootspec.Stack, dst string) erro
 		return err
 	}
 	if c.vol != nil {
-		return nil // a snapshot follows, and makes the kernel flush
+		return nil // a snapshot follows, which makes the kernel flush
 	}
 	fd, err := unix.Open(dst, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) {
-		return nil // outside a user namespace, of a root that its owner may not read
+		return nil // outside a user namespace, a root that its owner may not read
 	}
 	if err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 // copyDirMeta gives the directory dst the metadata of src: mode, owner, extended attributes, times. It skips
 // attributes that the caller may not read or set (another user's security labels).
 //
-// An ordinary user cannot give dst another owner. dst then belongs to the user, and its owner's permission
-// bits become what the user may do with src: the live root must not permit what the host does not.
+// An unprivileged user cannot change the owner of dst. dst then belongs to the user, and its owner's permission bits
+// become the user's access to src: the live root must not permit more than the host.
 func copyDirMeta(src, dst string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(src, &st); err != nil {
@@ -22,7 +22,7 @@ func copyDirMeta(src, dst string) error {
 	mode := st.Mode & 0o7777
 	err := unix.Lchown(dst, int(st.Uid), int(st.Gid))
 	if err != nil {
-		// EINVAL: the id has no place in this user namespace. EPERM: outside one.
+		// EINVAL: the ID is not mapped in this user namespace. EPERM: not in a user namespace.
 		if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("chown: %w", err)
 		}
@@ -68,7 +68,7 @@ type xattr struct {
 	value []byte
 }
 
-// xattrsOf returns the attributes that the caller may see, but for those of overlayfs.
+// xattrsOf returns the attributes that the caller may read, except those of overlayfs.
 func xattrsOf(src string) (out []xattr) {
 	size, err := unix.Llistxattr(src, nil)
 	if err != nil || size <= 0 {

@@ -25,9 +25,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// TestPresent_MatchesCapturedRoot changes a live root, captures it, and checks with every
-// driver that a new generation on the captured layers shows the same: layers as package layer
-// writes them and roots as drivers present them agree.
+// TestPresent_MatchesCapturedRoot changes a live root, captures it, and checks with every driver that a new
+// generation on the captured layers has the same content: layers that package layer writes match roots that drivers
+// present.
 func TestPresent_MatchesCapturedRoot(t *testing.T) {
 	if !rootfstest.IsUser() {
 		t.Run("root", func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestPresent_MatchesCapturedRoot(t *testing.T) {
 	}
 }
 
-// seeds is how many histories each driver goes through; more for a soak.
+// seeds returns the number of histories for each driver; the environment can set more for a soak test.
 func seeds(t *testing.T) uint64 {
 	n := os.Getenv("COPPICE_TEST_SEEDS")
 	if n == "" {
@@ -90,7 +90,7 @@ func history(t *testing.T, name, home string, root bool, seed uint64) {
 	var index *layer.Index
 	past := []moment{{stack: slices.Clone(stack), want: dump(t, drv, live)}}
 	rnd := rand.New(rand.NewPCG(seed, 2))
-	moved := false // in place, since the generation was new
+	moved := false // whether the generation was rewound in place
 	for round := range 8 {
 		spec, err := drv.Present(ctx, live)
 		if err != nil {
@@ -125,7 +125,7 @@ func history(t *testing.T, name, home string, root bool, seed uint64) {
 			Stack: rootspec.Stack{Layers: slices.Clone(stack)}}
 		agree(t, round, drv, next, want, moved)
 		past = append(past, moment{slices.Clone(stack), want})
-		if round%2 == 1 { // back or sideways, in place
+		if round%2 == 1 { // rewind in place, to any earlier state
 			to := past[rnd.IntN(len(past))]
 			inPlace(t, home, spec, stack, to.stack)
 			moved = true
@@ -144,15 +144,15 @@ func history(t *testing.T, name, home string, root bool, seed uint64) {
 			index = got.Index
 			continue
 		}
-		if round == 2 { // go on in a new generation
+		if round == 2 { // continue in a new generation
 			moved = false
 			live, index = next, nil
 		}
 	}
 }
 
-// agree wants a live root to show what was captured. Of a root that was moved in
-// place, overlayfs may have lost which names are one file: see layer.Rewind.
+// agree checks that a live root shows the captured content. After a rewind in place, overlayfs may have lost which
+// names are links to one file: see layer.Rewind.
 func agree(t *testing.T, round int, drv rootfs.Driver, live rootfs.Live, want string, moved bool) {
 	t.Helper()
 	shown := dump(t, drv, live)
@@ -164,18 +164,18 @@ func agree(t *testing.T, round int, drv rootfs.Driver, live rootfs.Live, want st
 	}
 }
 
-// moment is a state that was captured.
+// moment is a captured state.
 type moment struct {
 	stack []string
 	want  string
 }
 
-// apart is a dump that does not say which names are of one file.
+// apart returns a dump without which names are links to one file.
 func apart(dump string) string { return links.ReplaceAllString(dump, " $1") }
 
 var links = regexp.MustCompile(` = "[^\n]*" (\[[^\n]*\])`)
 
-// inPlace brings a live root from one stack to another through its mount.
+// inPlace rewinds a live root from one stack to another through its mount.
 func inPlace(t *testing.T, home string, spec rootspec.Spec, from, to []string) {
 	t.Helper()
 	o := rewindOrder{Store: filepath.Join(home, "rewind"), To: to}

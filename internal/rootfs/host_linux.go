@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
-// HostMounts returns the mounts that the caller sees.
+// HostMounts returns the mounts in the caller's mount namespace.
 func HostMounts() ([]*mountinfo.Info, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -22,15 +22,15 @@ func HostMounts() ([]*mountinfo.Info, error) {
 	return parseMounts(f)
 }
 
-// parseMounts parses the text of /proc/self/mountinfo. A line that it does not understand is an error of kind
-// fault.Internal: guessing what is mounted is not safe.
+// parseMounts parses the text of /proc/self/mountinfo. An invalid line is an error of kind fault.Internal: it is not
+// safe to guess what is mounted.
 func parseMounts(r io.Reader) ([]*mountinfo.Info, error) {
 	ms, err := mounttable.Parse(r, nil)
 	if err != nil {
 		return nil, fault.Wrap(err, "read the mounts of the host")
 	}
 	for _, m := range ms {
-		// The library reads an ID that is not a number as 0, which no visible mount has.
+		// The library parses an invalid ID as 0, which no visible mount has.
 		if m.ID < 1 || m.Parent < 1 || !path.IsAbs(m.Mountpoint) {
 			return nil, fault.New(fault.Internal, "read the mounts of the host: invalid mount %d on %d at %q", m.ID,
 				m.Parent, m.Mountpoint)

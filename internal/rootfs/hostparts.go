@@ -16,21 +16,21 @@ import (
 // Host provides the state of the host to HostParts.
 type Host struct {
 	Mounts []*mountinfo.Info
-	Root   bool   // real root looks at it
+	Root   bool   // the caller is real root
 	Store  string // canonical path of COPPICE_HOME
-	// Lstat, ReadDir and Readlink examine the host without following links.
+	// Lstat, ReadDir and Readlink access the host without following links.
 	Lstat    func(path string) (fs.FileMode, error)
 	ReadDir  func(path string) ([]string, error)
 	Readlink func(path string) (string, error)
-	// Access returns what the caller may do with a path: bits 4, 2 and 1 for reading, writing, entering. It
-	// is not called for real root.
+	// Access returns the caller's access to a path: bits 4, 2 and 1 for reading, writing, entering. It is not called
+	// for real root.
 	Access func(path string) uint32
-	// Keep lists parts that an ordinary user's root had before and that remain parts while nothing is mounted
-	// below them.
+	// Keep lists parts that an unprivileged user's root had before. They remain parts while nothing is mounted below
+	// them.
 	Keep []string
-	// Covered reports whether the layers above the host have their own opaque directory at a path, through
-	// which the host is not visible: such a directory is a part whatever is mounted below it on the host. If
-	// nil, there is none.
+	// Covered reports whether the layers above the host have their own opaque directory at a path, through which the
+	// host is not visible: such a directory is a part even if something is mounted below it on the host. If nil,
+	// there is none.
 	Covered func(path string) bool
 }
 
@@ -47,20 +47,19 @@ type HostPlan struct {
 type HostPart struct {
 	Path  string
 	Wrap  bool // the store is below it, on the same file system
-	Empty bool // its base is not the host's directory, but one with mount points for what is shown below
+	Empty bool // its base is a directory with mount points for the entries below it, not the host's directory
 }
 
-// HostParts decides how the host's own root is assembled as the base of a live root. It is a function of h
-// alone.
+// HostParts determines how the host's root is assembled as the base of a live root. It depends only on h.
 //
-// Real root: one part for "/" and one for each mount below it that holds data, since an overlay does not show
-// mounts in its lower directories. An ordinary user: one part for each directory of "/"; if something is
-// mounted below a directory, that one becomes skeleton and its entries are examined in turn, because a user
-// namespace may not use a directory with locked mounts below it as a layer (has_locked_children in
-// fs/namespace.c: EINVAL). The skeleton is not writable, but directories such as /var/tmp must be: such a
-// directory is still a part, around its entries, with nothing of the host in it.
+// For real root: one part for "/", and one for each mount below it with data, since an overlay does not show mounts
+// in its lower directories. For an unprivileged user: one part for each directory of "/". If something is mounted
+// below a directory, the directory becomes part of the skeleton and its entries are examined in turn, because a user
+// namespace may not use a directory with locked mounts below it as a layer (has_locked_children in fs/namespace.c:
+// EINVAL). The skeleton is not writable, but directories such as /var/tmp must be: such a directory is a part without
+// the host's content, and its entries are parts in it.
 //
-// Never shown: rootspec.Reserved, file systems of the kernel, the store.
+// rootspec.Reserved, file systems of the kernel and the store are never shown.
 func HostParts(h Host) HostPlan {
 	b := newPlanner(h)
 	if h.Root {
@@ -94,14 +93,14 @@ func (b *planner) leave(p, why string) {
 	b.plan.Left = append(b.plan.Left, LeftOut{Path: p, Why: why})
 }
 
-// part takes the directory p as the bottom of an overlay.
+// part makes the directory p the base of an overlay.
 func (b *planner) part(p string) {
 	hp := HostPart{Path: p}
 	at, known := b.tree.place(p)
 	store := b.store
 	if !known || !b.stored {
-		// The mounts do not show where p is (in a chroot), so its name decides. An unnecessary wrap does no
-		// harm.
+		// The mounts do not show the location of p (in a chroot), so its name decides. An unnecessary wrap is
+		// harmless.
 		at, store = place{path: p}, place{path: b.Store}
 	}
 	switch {
@@ -121,7 +120,7 @@ func (b *planner) part(p string) {
 
 func (b *planner) asRoot() {
 	b.part("/")
-	out := map[int]bool{} // mounts that are left out
+	out := map[int]bool{} // omitted mounts
 	ms := slices.Clone(b.Mounts)
 	slices.SortStableFunc(ms, func(x, y *mountinfo.Info) int { return cmp.Compare(x.Mountpoint, y.Mountpoint) })
 	for _, m := range ms {
@@ -171,7 +170,7 @@ func (b *planner) asUser() {
 	}
 }
 
-// userEntry places one entry of a directory that became skeleton.
+// userEntry plans one entry of a directory in the skeleton.
 func (b *planner) userEntry(p string) {
 	if reserved(p) || rootspec.Within(p, b.Store) {
 		return
@@ -225,7 +224,7 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 	names, err := b.ReadDir(p)
 	if scratch(mode) {
 		b.plan.Parts = append(b.plan.Parts, HostPart{Path: p, Empty: true})
-		if len(names) > mostScratch { // strangers may make more
+		if len(names) > mostScratch { // other users may create more
 			b.leave(p, "it contains mount points and too many entries to combine: it starts empty")
 			return
 		}
@@ -241,17 +240,17 @@ func (b *planner) userDir(p string, mode fs.FileMode) {
 	}
 }
 
-// mostScratch bounds the entries of a scratch directory that become parts.
+// mostScratch is the maximum number of entries of a scratch directory that are planned.
 const mostScratch = 256
 
-// scratch reports whether a directory's mode permits all users to write there, so that no program relies on
-// its content.
+// scratch reports whether a directory's mode permits all users to write to it, so that no program relies on its
+// content.
 func scratch(mode fs.FileMode) bool {
 	return mode&fs.ModeSticky != 0 && mode.Perm()&0o002 != 0
 }
 
-// barren says that the user can neither see nor make anything in the directory
-// p, so that an empty one of the skeleton does as well as a mount.
+// barren reports whether the user can neither see nor create anything in the directory p, so that an empty directory
+// in the skeleton is equivalent to a mount.
 func (b *planner) barren(p string) bool {
 	may := b.Access(p)
 	if may&1 == 0 {
@@ -264,13 +263,13 @@ func (b *planner) barren(p string) bool {
 	return err == nil && len(names) == 0
 }
 
-// skeletonDir adds a directory to the skeleton that permits its owner, who is the user, no more than the
-// host's does.
+// skeletonDir adds a directory to the skeleton. The user, who owns it, gets no more access than to the host's
+// directory.
 func (b *planner) skeletonDir(p string, mode fs.FileMode) {
 	b.plan.Skeleton = append(b.plan.Skeleton, rootspec.Entry{Path: p, Mode: unixMode(mode)&^0o700 | b.Access(p)<<6})
 }
 
-// mountBelow reports whether any mount is below p, including covered ones: those are locked as well.
+// mountBelow reports whether any mount is below p, including covered mounts, which are locked as well.
 func (b *planner) mountBelow(p string) bool {
 	return slices.ContainsFunc(b.Mounts,
 		func(m *mountinfo.Info) bool { return m.Mountpoint != p && rootspec.Within(m.Mountpoint, p) })
@@ -312,11 +311,11 @@ func unixMode(m fs.FileMode) uint32 {
 	return u
 }
 
-// kernelFS is the reason that is not worth reporting: no user misses /proc.
+// kernelFS is the reason that is not reported: no user expects /proc of the host.
 const kernelFS = "it is a file system of the kernel"
 
-// refused maps types of file systems to the reason why their mounts are not part of a root. Other types hold
-// data and can be a lower layer.
+// refused maps types of file systems to the reason why their mounts are not part of a root. Other types have data and
+// can be a lower layer.
 var refused = map[string]string{
 	"autofs":          "it is mounted on demand",
 	"binfmt_misc":     kernelFS,
@@ -359,8 +358,8 @@ var refused = map[string]string{
 	"smb3":            "network file systems that may ignore case cannot be a layer",
 }
 
-// refuse returns why the mount m, which is not the root, is not a part; "" if it is. The kernel refuses
-// lowers whose names are not compared byte by byte (ovl_dentry_weird, fs/overlayfs/util.c).
+// refuse returns why the mount m, which is not the root, is not a part; "" if it is. The kernel refuses lowers whose
+// names are not compared byte by byte (ovl_dentry_weird, fs/overlayfs/util.c).
 func (b *planner) refuse(m *mountinfo.Info) string {
 	if why := refused[m.FSType]; why != "" {
 		return why

@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// fakeHost is a host made of lines: "path dir", "path -> link", "path file".
+// fakeHost is a host described by lines: "path dir", "path -> link", "path file".
 type fakeHost struct {
 	mounts string
 	tree   string
 	root   bool
 	store  string
 	keep   []string
-	covers string // a directory that layers have for themselves
+	covers string // a directory that is opaque in the layers
 }
 
 func (f fakeHost) host(t *testing.T) Host {
@@ -80,7 +80,7 @@ func (f fakeHost) host(t *testing.T) Host {
 	}
 }
 
-// text writes a plan down, one line a thing.
+// text formats a plan, one item per line.
 func (p HostPlan) text() string {
 	var l []string
 	for _, x := range p.Parts {
@@ -302,7 +302,7 @@ func TestParseMounts_RefusesMalformedLines(t *testing.T) {
 	for _, s := range []string{"1 2 3", "x 1 8:1 / / rw - ext4 a rw", "1 1 8:1 / / rw ext4 a rw",
 		"1 x 8:1 / / rw - ext4 a rw", "1 1 8:1 / relative rw - ext4 a rw"} {
 		if _, err := parseMounts(strings.NewReader(s)); err == nil {
-			t.Errorf("%q was read", s)
+			t.Errorf("%q was accepted", s)
 		}
 	}
 	ms, err := parseMounts(strings.NewReader(`1 1 8:1 / /a\040b\134\011 rw shared:1 master:2 - fuse.x-y src\040e rw`))
@@ -321,7 +321,7 @@ func FuzzMountinfo(f *testing.F) {
 		tree := newMountTree(ms)
 		for _, m := range ms {
 			if at := tree.at(m.Mountpoint); at != nil && !slices.Contains(ms, at) {
-				t.Error("a mount that is not there")
+				t.Error("at returned an unknown mount")
 			}
 		}
 	})

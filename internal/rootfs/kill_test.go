@@ -22,13 +22,13 @@ import (
 
 const presentEnv = "COPPICE_TEST_PRESENT"
 
-// presentOrder is the argument of a child that calls Present and is killed meanwhile.
+// presentOrder is the argument of a child that calls Present and is killed during it.
 type presentOrder struct {
 	Driver, Home string
 	Live         rootfs.Live
 }
 
-// presentChild obeys the order in the environment. It is called by TestMain.
+// presentChild carries out the order in the environment. TestMain calls it.
 func presentChild(text string) error {
 	var o presentOrder
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -43,7 +43,7 @@ func presentChild(text string) error {
 	return err
 }
 
-// TestPresent_SurvivesKill kills a process while it presents a stack: the next Present makes
+// TestPresent_SurvivesKill kills a process while it presents a stack, and checks that the next Present creates
 // exactly that stack.
 func TestPresent_SurvivesKill(t *testing.T) {
 	if !rootfstest.AsUser(t) {
@@ -74,7 +74,7 @@ func TestPresent_SurvivesKill(t *testing.T) {
 	}
 }
 
-// killPresent starts a child that presents and kills it some time after it began.
+// killPresent starts a child that calls Present, and kills it some time after it began.
 func killPresent(t *testing.T, o presentOrder, after time.Duration) {
 	t.Helper()
 	text, err := json.Marshal(o)

@@ -13,11 +13,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/quota"
 )
 
-// Driver overlay limits by a project quota. The directory of a sandbox's
-// generations is the top of the project, and the only record of its number. All
-// that is made in it belongs to the project: upper directories, and the work
-// directories that overlayfs renames out of. An upper that becomes a layer stays
-// in the project.
+// Driver overlay limits by a project quota. The directory with the generations of a sandbox is the top of the
+// project, and the only record of the project's number. Everything created in it belongs to the project: upper
+// directories, and the work directories from which overlayfs renames. An upper that becomes a layer remains in the
+// project.
 
 // CanLimit implements Limiter.
 func (o *overlay) CanLimit() error {
@@ -27,9 +26,8 @@ func (o *overlay) CanLimit() error {
 	return quota.TryProject(o.deps.Home)
 }
 
-// claim ensures that the generation belongs to a project of its sandbox, with a limit. If the previous
-// generation has used the limit up, it would block the new one: it is then lifted until hold. Nothing runs
-// meanwhile.
+// claim ensures that the generation belongs to a project of its sandbox, with a limit. A previous generation that
+// used up the limit would block a new one, so for a new one the limit is lifted until hold. Nothing runs meanwhile.
 func (o *overlay) claim(live Live) (quota.Project, error) {
 	if !o.deps.Root {
 		return 0, quota.NotRoot()
@@ -64,14 +62,14 @@ func (o *overlay) claim(live Live) (quota.Project, error) {
 	return quota.Claim(top, live.Disk)
 }
 
-// hold enforces the limit, whether or not it was lifted.
+// hold sets the limit, whether or not it was lifted.
 func (o *overlay) hold(live Live, p quota.Project) error {
 	err := quota.Limit(filepath.Dir(live.Dir), p, live.Disk)
 	return fault.Wrap(err, "limit the disk of the live root")
 }
 
-// belongs ensures that the directories that overlayfs writes to are in the project, and so will be the files
-// that it creates there.
+// belongs checks that the directories that overlayfs writes to are in the project, so that the files that it creates
+// there are too.
 func belongs(dir string, p quota.Project) error {
 	rec, err := readRecord(dir)
 	if err != nil {
@@ -93,14 +91,14 @@ func belongs(dir string, p quota.Project) error {
 	return nil
 }
 
-// notLimited is for a live root that was put into its place by something else than
-// a driver, as by cp of a whole home. Its changes can still be captured.
+// notLimited is the error for a live root that was not created by a driver, such as by cp of a whole home. Its
+// changes can still be captured.
 func notLimited(dir string) error {
 	return fault.New(fault.Conflict, "the disk limit of the sandbox does not apply to %s: was it copied?", dir).
 		WithHint("start a new live root from the newest snapshot: coppice rewind NAME HEAD")
 }
 
-// Limit implements Limiter. Copies are charged only if that can never make one fail.
+// Limit implements Limiter. Copies are charged only if the limit never makes a copy fail.
 func (o *overlay) Limit(live Live) (Limit, error) {
 	p, err := o.project(live)
 	if err != nil {
@@ -121,7 +119,7 @@ func (o *overlay) Used(live Live) (int64, error) {
 	}
 	f, err := quota.Read(filepath.Dir(live.Dir), p)
 	if f.InodeLimit > 0 && f.Inode >= f.InodeLimit {
-		f.Used = max(f.Used, f.Limit) // full of files
+		f.Used = max(f.Used, f.Limit) // the maximum number of files is reached
 	}
 	return f.Used, fault.Wrap(err, "read the usage of the live root")
 }
@@ -146,8 +144,9 @@ func (o *overlay) Unlimit(dir string) error {
 	return fault.Wrap(err, "remove the limit of %s", dir)
 }
 
-// Driver btrfs limits by the qgroup of each generation's subvolume: to what the unchanged first generation of
-// the sandbox referred to, plus the limit. baseAttr of the directory of the generations stores the former.
+// baseAttr is an attribute of the directory with the generations. Driver btrfs limits by the qgroup of each
+// generation's subvolume: to the size of the unchanged first generation of the sandbox, which the attribute stores,
+// plus the limit.
 const baseAttr = "user.coppice.base"
 
 // CanLimit implements Limiter.
@@ -164,8 +163,8 @@ func (c *plain) CanLimit() error {
 	return quota.TrySubvolume(c.deps.Home)
 }
 
-// hold puts the limit of a generation in force, whose subvolume is root. fresh
-// says that nothing has changed it yet: only then may it become the base.
+// hold enforces the limit of a generation, whose subvolume is root. fresh reports that it is unchanged: only then may
+// its size become the base.
 func (c *plain) hold(live Live, root string, fresh bool) error {
 	if live.Disk == 0 {
 		return nil
@@ -197,8 +196,8 @@ func (c *plain) hold(live Live, root string, fresh bool) error {
 	return fault.Wrap(err, "limit the disk of the live root")
 }
 
-// measure returns how many bytes a subvolume refers to, after a flush: before one, the figures lack what is
-// not on the disk yet.
+// measure returns the number of bytes that a subvolume refers to. It flushes first, since the figures do not include
+// what is not on disk yet.
 func measure(root string) (int64, error) {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -242,6 +241,6 @@ func (c *plain) Used(live Live) (int64, error) {
 	return max(used-base, 0), fault.Wrap(err, "read the usage of the live root")
 }
 
-// Unlimit implements Limiter. A qgroup is removed with its subvolume (Linux 6.11), or stays unused (btrfs
-// qgroup clear-stale): its number is never reused.
+// Unlimit implements Limiter. A qgroup is removed with its subvolume (Linux 6.11), or remains unused (btrfs qgroup
+// clear-stale): its number is never reused.
 func (c *plain) Unlimit(string) error { return nil }

@@ -24,12 +24,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// limited are the tests of drivers that hold a live root to a limit, by name, with
-// what gives each a store.
+// limited maps the drivers that can limit a live root to functions that create a store for them.
 var limited = map[string]func(t *testing.T) string{"overlay": onProjects, "btrfs": onQgroups}
 
-// onProjects makes a store on the file system with project quotas that the
-// environment names (scripts/vm), or on one of its own.
+// onProjects creates a store on the file system with project quotas that the environment names (scripts/vm), or on a
+// new one.
 func onProjects(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 || rootfstest.IsUser() {
@@ -46,7 +45,7 @@ func onProjects(t *testing.T) string {
 	return storeIn(t, dir)
 }
 
-// onQgroups makes a store on a btrfs whose quotas are on.
+// onQgroups creates a store on a btrfs with quotas enabled.
 func onQgroups(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 || rootfstest.IsUser() {
@@ -82,7 +81,7 @@ func storeIn(t *testing.T, dir string) string {
 
 const diskLimit = 4 << 20
 
-// fill is what a command does against its limit; it prints what came of it.
+// fill tries to exceed the limit as a command would, and prints the results.
 func fill(root string, arg []byte, out io.Writer) error {
 	var size int
 	if err := json.Unmarshal(arg, &size); err != nil {
@@ -92,8 +91,8 @@ func fill(root string, arg []byte, out io.Writer) error {
 	say("within", os.WriteFile(root+"/within", make([]byte, size/4), 0o600))
 	say("beyond", os.WriteFile(root+"/beyond", make([]byte, 2*size), 0o600))
 	say("removed", os.Remove(root+"/beyond"))
-	// Ways out: another project for a file or what is made in a directory, and a
-	// file that begins where nothing is counted.
+	// Possible evasions: another project for a file or for what is created in a directory, and a file from a layer,
+	// which is not counted.
 	for _, name := range []string{root, root + "/within"} {
 		say("project of "+filepath.Base(name), setProject(name))
 	}
@@ -113,7 +112,7 @@ func fill(root string, arg []byte, out io.Writer) error {
 	return nil
 }
 
-// stopped says how a call ended, in words that are the same for all drivers.
+// stopped describes the result of a call in the same words for all drivers.
 func stopped(err error) string {
 	switch {
 	case err == nil:
@@ -124,8 +123,8 @@ func stopped(err error) string {
 	return err.Error()
 }
 
-// setProject tries to leave the project: FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS.
-// What the file system does not do is not a way out either.
+// setProject tries to leave the project with FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS. A call that the file system does
+// not support does not evade the limit either.
 func setProject(name string) error {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -206,18 +205,17 @@ empty files: full
 			if err != nil || used < diskLimit/4 || used > diskLimit+diskLimit/8 {
 				t.Errorf("%d bytes used, %v", used, err)
 			}
-			// The same generation again, when it is full.
+			// Present the same generation again when it is full.
 			if spec, err = drv.Present(t.Context(), live); err != nil {
 				t.Fatal(err)
 			}
-			// Where the kernel, too, is held to the limit (xfs), it may not get to
-			// make its work directory.
+			// If the kernel, too, is subject to the limit (xfs), it may fail to create its work directory.
 			out, err := rootfstest.InRoot(t, spec, rootfstest.MountOptions{Shift: true}, "stillFull", nil)
 			if (err != nil || out != "full\n") && (name == "btrfs" || quota.Exempt(home)) {
 				t.Errorf("%q %v", out, err)
 			}
-			// The next one begins although the one before has used all up, and has
-			// its limit when that is gone.
+			// The next generation can begin although the previous one used up the limit, and is limited once that is
+			// removed.
 			old := live.Dir
 			live.Dir = filepath.Join(top, "2")
 			if spec, err = drv.Present(t.Context(), live); err != nil {
@@ -227,7 +225,7 @@ empty files: full
 				t.Fatal(err)
 			}
 			fills()
-			// Another sandbox's is its own.
+			// Another sandbox has its own limit.
 			other := live
 			other.Dir = filepath.Join(home, "other", "1")
 			if err := os.Mkdir(filepath.Dir(other.Dir), 0o700); err != nil {
@@ -247,15 +245,15 @@ empty files: full
 			}
 			if p, _, err := quota.Of(top); err == nil && p.Ours() {
 				if f, err := quota.Read(top, p); err != nil || f.Limit != 0 || f.InodeLimit != 0 {
-					t.Errorf("left of the limit: %+v %v", f, err)
+					t.Errorf("the limit was not removed: %+v %v", f, err)
 				}
 			}
 		})
 	}
 }
 
-// TestLimit_CopiedHome checks that a root that was put in place by something else than a
-// driver is refused under a limit, until a new generation begins.
+// TestLimit_CopiedHome checks that a root that was not created by a driver is refused under a limit, until a new
+// generation begins.
 func TestLimit_CopiedHome(t *testing.T) {
 	for name, newHome := range limited {
 		t.Run(name, func(t *testing.T) {

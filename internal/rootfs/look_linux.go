@@ -14,15 +14,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Look is the owner and mode of a directory that represents one of the host.
+// Look has the owner and mode of a directory that represents one of the host.
 type Look struct {
 	Mode     uint32 // the low 12 bits
-	UID, GID uint32 // as the caller sees them; it may give a directory to them
+	UID, GID uint32 // as the caller sees them; the caller may set them
 	Mtime    time.Time
 }
 
-// LookOf returns the owner and mode for a directory that represents dir, as copyDirMeta sets them, without
-// attributes: dir's owner if it can be set, or else what the caller may do with dir.
+// LookOf returns the owner and mode for a directory that represents dir, as copyDirMeta sets them: dir's owner if it
+// can be set, and otherwise the caller's access to dir. It omits extended attributes.
 func LookOf(dir string) (Look, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -39,8 +39,8 @@ func LookOf(dir string) (Look, error) {
 	return l, nil
 }
 
-// mayGive reports whether the caller can give files to an id: it is root over all ids that
-// are mapped, the ones that are not show as 65534.
+// mayGive reports whether the caller can set an ID as the owner of files: as root it can set all mapped IDs. IDs that
+// are not mapped appear as 65534.
 func mayGive(kind string, id uint32) bool {
 	if unix.Geteuid() != 0 {
 		return false
@@ -55,13 +55,13 @@ func mayGive(kind string, id uint32) bool {
 
 type idRange struct{ first, count uint32 }
 
-// idMaps reads /proc/self/uid_map and gid_map, which never change once they are written.
+// idMaps parses /proc/self/uid_map and gid_map, which never change after they were written.
 var idMaps = sync.OnceValue(func() map[string][]idRange {
 	out := map[string][]idRange{}
 	for _, kind := range []string{"uid", "gid"} {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/self/%s_map", kind))
 		if err != nil {
-			continue // nothing can be given, then
+			continue // then no ID can be set
 		}
 		for sc := bufio.NewScanner(strings.NewReader(string(text))); sc.Scan(); {
 			w := strings.Fields(sc.Text())

@@ -21,44 +21,42 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Mask is a layer that hides paths of the stack below it: it holds a whiteout for each of them, and the
-// directories that lead there, with the metadata of those that they cover. Because it is a layer like any
-// other, every reader of a stack hides the same, and files that the sandbox creates at these places are
-// visible.
+// Mask is a layer that hides paths of the stack below it: it has a whiteout for each of them, and their parent
+// directories, with the metadata of the directories that they cover. Because it is a layer like any other, it applies
+// to every reader of a stack, and files that the sandbox creates at hidden paths are visible.
 type Mask struct {
 	// Below is the stack below the mask.
 	Below rootspec.Stack
-	// Mounts are those of the host, if Below has the host as its base: a hidden directory is also hidden
-	// wherever else it is mounted.
+	// Mounts are the host's mounts, if Below has the host as its base: a hidden directory is also hidden at its other
+	// mount points.
 	Mounts []*mountinfo.Info
-	// Hide are absolute paths; DIR/* means the entries of a directory. A missing path is hidden too, by its
-	// first missing component, as it may be created while the mask is mounted. The target of a link is hidden
-	// with the link.
+	// Hide are absolute paths; DIR/* means the entries of a directory. A missing path is also hidden, at its first
+	// missing component, because it may be created while the mask is mounted. A link is hidden together with its
+	// target.
 	Hide []string
-	// Decoys are absolute paths of files at which something is to be mounted, each of them in a hidden place.
-	// There the mask has an empty file.
+	// Decoys are absolute paths in hidden places. The mask has an empty file at each of them, as a mount point.
 	Decoys []string
 }
 
 // Made is a mask on disk.
 type Made struct {
 	Dir    string
-	Places int // how many it hides
+	Places int // number of hidden paths
 	// Decoys maps each of Mask.Decoys to its resolved path.
 	Decoys map[string]string
 }
 
-// maxMaskLinks is how many links are followed on the way to one path.
+// maxMaskLinks is the maximum number of links that are followed in one path.
 const maxMaskLinks = 40
 
-// Make makes the mask in the directory home. It is named after its content and never changes: several live
-// roots may be mounted through one. Only its times depend on when it was made.
+// Make creates the mask in the directory home. Its name is a digest of its content, and it never changes: several
+// live roots may be mounted through it. Only its times depend on when it was created.
 func (k Mask) Make(home string) (Made, error) {
 	m, err := k.plan(false)
 	if err != nil {
 		return Made{}, err
 	}
-	if _, err := m.dir("/"); err != nil { // it is a layer, though it may hide nothing
+	if _, err := m.dir("/"); err != nil { // a mask that hides nothing is also a layer
 		return Made{}, fault.Wrap(err, "hide paths of the root")
 	}
 	decoys := map[string]string{}
@@ -78,8 +76,7 @@ func (k Mask) Make(home string) (Made, error) {
 	return made, fault.Wrap(m.write(home, made.Dir), "create the mask layer")
 }
 
-// Places lists the paths to hide in all their locations, without links; for an empty directory, the
-// directory.
+// Places lists the hidden paths at all their locations, without links; for an empty directory, the directory.
 func (k Mask) Places() ([]string, error) {
 	m, err := k.plan(true)
 	if err != nil {
@@ -98,7 +95,7 @@ func (k Mask) Places() ([]string, error) {
 	return out, nil
 }
 
-// plan determines what is hidden; with all, also in places where every sandbox has its own files.
+// plan determines what is hidden; with all, also where every sandbox has its own files.
 func (k Mask) plan(all bool) (*masker, error) {
 	m := &masker{
 		all: all,
@@ -110,7 +107,7 @@ func (k Mask) plan(all bool) (*masker, error) {
 	devs := map[device]bool{}
 	for _, mt := range k.Mounts {
 		dev := deviceOf(mt)
-		m.twice[dev] = devs[dev] // of the third too
+		m.twice[dev] = devs[dev] // also for the third and later mounts
 		devs[dev] = true
 	}
 	for _, p := range k.Hide {
@@ -129,23 +126,23 @@ type masker struct {
 	stack  *stackReader
 	mounts []*mountinfo.Info
 	tree   mountTree
-	from   map[string][]string // directories of the stack that make up one; see stackReader.at
+	from   map[string][]string // directories of the stack that form each path; see stackReader.at
 	dirs   map[string]*maskDir // by path, without links
 	looked map[string]seen
-	asked  map[string]bool            // the paths to hide
+	asked  map[string]bool            // paths to hide
 	names  map[string]map[string]bool // names in directories on disk
-	twice  map[device]bool            // file systems that are mounted more than once
+	twice  map[device]bool            // file systems with several mounts
 	places int
 	holds  []holder
 }
 
-// holder is an empty file in a mask, at which something is mounted.
+// holder is an empty file in a mask that serves as a mount point.
 type holder struct {
 	dir  string   // a directory of the mask
-	path []string // from there; all but the last are directories that the mask alone has
+	path []string // relative to dir; all but the last are directories that only the mask has
 }
 
-// seen is an answer of look.
+// seen is a cached result of look.
 type seen struct {
 	mode  uint32
 	where string
@@ -153,13 +150,12 @@ type seen struct {
 
 // maskDir is a directory of a mask.
 type maskDir struct {
-	covers string          // the directory whose metadata it has
+	covers string          // directory whose metadata it gets
 	gone   map[string]bool // whiteouts
 	opaque bool
 }
 
-// at returns the directories that make up p, topmost first; none if there is no such directory, or if it
-// cannot be reached.
+// at returns the directories that form p, topmost first; none if p is not a directory or cannot be reached.
 func (m *masker) at(p string) ([]string, error) {
 	if dirs, known := m.from[p]; known {
 		return dirs, nil
@@ -178,7 +174,7 @@ func unreachable(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// look finds name in dir in the stack: its type and location; 0 if there is nothing that can be reached.
+// look returns the type and the location of name in dir in the stack; 0 if it does not exist or cannot be reached.
 func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
 	at := join(dir, name)
 	if s, known := m.looked[at]; known {
@@ -211,8 +207,8 @@ func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
 	return 0, "", nil
 }
 
-// mayHave reports whether the directory d of the disk can have name. To list it once is
-// quicker than to ask for each of many names that are not there.
+// mayHave reports whether the directory d on disk can have name. Listing it once is faster than a lookup for each of
+// many missing names.
 func (m *masker) mayHave(d, name string) bool {
 	set, known := m.names[d]
 	if !known {
@@ -224,10 +220,10 @@ func (m *masker) mayHave(d, name string) bool {
 		}
 		m.names[d] = set
 	}
-	return set == nil || set[name] // nil: it cannot be listed
+	return set == nil || set[name] // nil: the directory cannot be listed
 }
 
-// hide marks the clean path p.
+// hide hides the clean path p.
 func (m *masker) hide(p string) error {
 	if m.asked[p] {
 		return nil
@@ -244,7 +240,7 @@ func (m *masker) hide(p string) error {
 		}
 		at := join(cur, name)
 		if reserved(at) && !m.all {
-			return nil // no root shows the host's
+			return nil // no root shows the host's files there
 		}
 		mode, where, err := m.look(cur, name)
 		if err != nil {
@@ -252,7 +248,7 @@ func (m *masker) hide(p string) error {
 		}
 		last := len(rest) == 0 && !all
 		if last && links > 0 && rootspec.Within(p, at) {
-			return nil // it leads to a parent of its own
+			return nil // a link to its own parent directory
 		}
 		if last || mode == 0 {
 			if err := m.gone(cur, name); err != nil {
@@ -264,7 +260,7 @@ func (m *masker) hide(p string) error {
 			return nil
 		case mode == unix.S_IFLNK:
 			if links++; links > maxMaskLinks {
-				return nil // the sandbox cannot get through either
+				return nil // the sandbox cannot follow it either
 			}
 			to, err := os.Readlink(where)
 			if err != nil {
@@ -275,15 +271,15 @@ func (m *masker) hide(p string) error {
 			}
 			rest = append(parts(to), rest...)
 		case last, mode != unix.S_IFDIR:
-			return nil // done; or a file on the way, below which there is nothing
+			return nil // done; or a file, below which nothing exists
 		default:
 			cur = at
 		}
 	}
 	switch {
 	case !all && rootspec.Within(p, cur):
-		return nil // as above
-	case !all: // a link that ends in ..
+		return nil // a link to its own parent directory
+	case !all: // a link that ends in ".."
 		return m.gone(path.Dir(cur), path.Base(cur))
 	case cur == "/":
 		return fault.New(fault.Invalid, "it is the root directory")
@@ -299,12 +295,12 @@ func (m *masker) hide(p string) error {
 	return m.aliases(cur, "/*")
 }
 
-// parts are the names that a path is made of.
+// parts returns the components of a path.
 func parts(p string) []string {
 	return slices.DeleteFunc(strings.Split(p, "/"), func(name string) bool { return name == "" || name == "." })
 }
 
-// gone puts a whiteout for name into dir.
+// gone adds a whiteout for name in dir.
 func (m *masker) gone(dir, name string) error {
 	d, err := m.dir(dir)
 	if err != nil || d.gone[name] {
@@ -315,7 +311,7 @@ func (m *masker) gone(dir, name string) error {
 	return m.aliases(join(dir, name), "")
 }
 
-// hold adds an empty file at p, which is clean and hidden, and returns the path without links.
+// hold adds an empty file at p, which is clean and hidden, and returns its path without links.
 func (m *masker) hold(p string) (string, error) {
 	cur, rest, links := "/", parts(p), 0
 	for {
@@ -354,7 +350,7 @@ func (m *masker) hold(p string) (string, error) {
 			}
 			rest = append(parts(to), rest[1:]...)
 		default:
-			return "", fault.New(fault.Conflict, "%s is not hidden", p) // it has just appeared
+			return "", fault.New(fault.Conflict, "%s is not hidden", p) // created meanwhile
 		}
 	}
 	if slices.Contains(rest, "..") {
@@ -375,7 +371,7 @@ func (m *masker) hold(p string) (string, error) {
 	return at, nil
 }
 
-// aliases hides p wherever else its file system is mounted.
+// aliases hides p at the other mount points of its file system.
 func (m *masker) aliases(p, all string) error {
 	at, known := m.tree.place(p)
 	if !known || !m.twice[at.dev] {
@@ -385,7 +381,7 @@ func (m *masker) aliases(p, all string) error {
 		if deviceOf(mt) != at.dev || !strings.HasPrefix(mt.Root, "/") {
 			continue
 		}
-		alias, want := mt.Mountpoint, place{deviceOf(mt), mt.Root} // all of it is hidden
+		alias, want := mt.Mountpoint, place{deviceOf(mt), mt.Root} // the mount shows only hidden files
 		if rootspec.Within(at.path, mt.Root) {
 			alias, want = join(mt.Mountpoint,
 				strings.TrimPrefix(strings.TrimPrefix(at.path, strings.TrimSuffix(mt.Root, "/")), "/")), at
@@ -393,7 +389,7 @@ func (m *masker) aliases(p, all string) error {
 			continue
 		}
 		if got, ok := m.tree.place(alias); !ok || got != want || alias == p || alias == "/" {
-			continue // something else is mounted over it
+			continue // another file system is mounted over it
 		}
 		suffix := all
 		if want != at {
@@ -406,7 +402,7 @@ func (m *masker) aliases(p, all string) error {
 	return nil
 }
 
-// dir returns the directory of the mask for p, which is one of the stack or its root.
+// dir returns the mask's directory for p, which is a directory of the stack. It creates the parent directories.
 func (m *masker) dir(p string) (*maskDir, error) {
 	if d := m.dirs[p]; d != nil {
 		return d, nil
@@ -416,7 +412,7 @@ func (m *masker) dir(p string) (*maskDir, error) {
 		return nil, err
 	}
 	if len(dirs) == 0 {
-		return nil, &fs.PathError{Op: "open", Path: p, Err: fs.ErrNotExist} // it has just gone
+		return nil, &fs.PathError{Op: "open", Path: p, Err: fs.ErrNotExist} // removed meanwhile
 	}
 	if p != "/" {
 		if _, err := m.dir(path.Dir(p)); err != nil {
@@ -440,7 +436,7 @@ func (m *masker) shown() []string {
 	})
 }
 
-// name is a digest of all that makes up the mask but for times.
+// name returns a digest of all properties of the mask except its times.
 func (m *masker) name() (string, error) {
 	sum := sha256.New()
 	for _, p := range m.shown() {
@@ -464,7 +460,7 @@ func (m *masker) name() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// write makes the mask at to, all or nothing.
+// write creates the mask at to, completely or not at all.
 func (m *masker) write(home, to string) (err error) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return err
@@ -512,13 +508,13 @@ func (m *masker) write(home, to string) (err error) {
 	}
 	err = os.Rename(tmp, to)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-		return os.RemoveAll(tmp) // another one was as quick
+		return os.RemoveAll(tmp) // another call was faster
 	}
 	return err
 }
 
-// write makes the file in the mask at tmp. Its directories look as if they were made
-// when the one around them, which covers is, was last changed.
+// write creates the file in the mask at tmp. Its directories get the time of the last change of covers, the directory
+// that they are in.
 func (h holder) write(tmp, covers string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(covers, &st); err != nil {
@@ -530,14 +526,14 @@ func (h holder) write(tmp, covers string) error {
 		at = join(at, name)
 		err := os.Mkdir(at, 0o700)
 		if errors.Is(err, fs.ErrExist) {
-			continue // of another one
+			continue // created for another holder
 		}
 		if err == nil {
 			err = unix.Lsetxattr(at, "user.overlay.opaque", []byte("y"), 0)
 		}
 		if err == nil && int(st.Uid) != unix.Geteuid() && unix.Geteuid() == 0 {
 			err = os.Lchown(at, int(st.Uid), int(st.Gid))
-			if errors.Is(err, unix.EINVAL) { // the id is not mapped: the file stays the caller's
+			if errors.Is(err, unix.EINVAL) { // the ID is not mapped: the directory remains the caller's
 				err = nil
 			}
 		}
@@ -561,8 +557,8 @@ func (h holder) write(tmp, covers string) error {
 	return nil
 }
 
-// Holders lists the paths at which the mask in dir has an empty file, where something is mounted in a live
-// root: a mask has no other files.
+// Holders lists the paths at which the mask in dir has an empty file, as a mount point in a live root. A mask has no
+// other files.
 func Holders(dir string) ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -574,13 +570,13 @@ func Holders(dir string) ([]string, error) {
 	return out, fault.Wrap(err, "inspect the mask layer")
 }
 
-// hidden reports whether the mask in dir hides p: also by an empty file in its place.
+// hidden reports whether the mask in dir hides p, also if the mask has an empty file there.
 func hidden(dir, p string) (bool, error) {
 	in, end, err := layerAt(dir, p)
 	return end && !in, err
 }
 
-// masked returns the plan without what the stack's mask hides.
+// masked returns the plan without the paths that the stack's mask hides.
 func (p HostPlan) masked(stack rootspec.Stack, keep func(part string) bool) (HostPlan, error) {
 	if stack.Mask == "" {
 		return p, nil

@@ -17,8 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// contents lists a mask: "path/" for a directory, "path/!" for an opaque one, "path-"
-// for a whiteout, "path=" for an empty file.
+// contents lists a mask: "path/" is a directory, "path/!" an opaque one, "path-" a whiteout, "path=" an empty file.
 func contents(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -39,7 +38,7 @@ func contents(t *testing.T, dir string) (out []string) {
 		case d.Type().IsRegular() && st.Size == 0 && st.Mode == unix.S_IFREG|0o600:
 			rel += "="
 		default:
-			t.Errorf("the mask holds %s, %o", rel, st.Mode)
+			t.Errorf("the mask has %s, %o", rel, st.Mode)
 		}
 		out = append(out, rel)
 		return nil
@@ -117,8 +116,8 @@ func TestMask_Contents(t *testing.T) {
 	}
 }
 
-// TestMask_HasPlaceholdersForHoneytokens checks that a mask has an empty file where a hidden
-// path has a honeytoken, with the directories that lead there, which hide what they cover.
+// TestMask_HasPlaceholdersForHoneytokens checks that a mask has an empty file at the path of a honeytoken, with its
+// parent directories, which hide what they cover.
 func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -128,7 +127,7 @@ func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 		hide   string
 		decoys string
 		want   string
-		at     string // where the last one is
+		at     string // path of the last one
 		err    fault.Kind
 	}{
 		{name: "a file", base: []string{"h/", "h/.netrc-"}, hide: "/h/.netrc /h/b", decoys: "/h/.netrc",
@@ -196,23 +195,23 @@ func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 			}
 			for _, at := range places {
 				if is, err := hidden(made.Dir, at); err != nil || !is {
-					t.Errorf("what the host has at %s is not hidden: %v", at, err)
+					t.Errorf("the host's file at %s is not hidden: %v", at, err)
 				}
 			}
 			k.Decoys = nil
 			if plain, err := k.Make(home); err != nil || plain.Dir == made.Dir {
-				t.Errorf("without decoys it is the same: %v", err)
+				t.Errorf("without decoys the mask is the same: %v", err)
 			}
 			if again, err := (Mask{Below: k.Below, Hide: k.Hide, Decoys: strings.Fields(c.decoys)}).
 				Make(home); err != nil || again.Dir != made.Dir {
-				t.Errorf("made again it is another one: %v", err)
+				t.Errorf("the mask is different when created again: %v", err)
 			}
 		})
 	}
 }
 
-// TestMask_CopiesModesOfCovered checks that the directories of a mask have the modes of those
-// in the topmost layer below, and that masks with other content have other names.
+// TestMask_CopiesModesOfCovered checks that the directories of a mask have the modes of those in the topmost layer
+// below, and that masks with other content have other names.
 func TestMask_CopiesModesOfCovered(t *testing.T) {
 	t.Parallel()
 	top, base, home := t.TempDir(), t.TempDir(), t.TempDir()
@@ -246,7 +245,7 @@ func TestMask_CopiesModesOfCovered(t *testing.T) {
 	if err != nil || two.Dir == one.Dir {
 		t.Errorf("%+v, %v", two, err)
 	}
-	// One whose making was cut off is not there.
+	// An incomplete mask does not exist.
 	left, err := os.ReadDir(home)
 	if err != nil || len(left) != 2 {
 		t.Errorf("%v, %v", left, err)
@@ -259,8 +258,8 @@ func TestMask_CopiesModesOfCovered(t *testing.T) {
 	}
 }
 
-// TestMask_HidesOtherMountsOfDirectory checks that a directory that is mounted at several
-// places is hidden at all of them, unless something else is mounted over it there.
+// TestMask_HidesOtherMountsOfDirectory checks that a directory with several mounts is hidden at all of them, unless
+// another mount covers it there.
 func TestMask_HidesOtherMountsOfDirectory(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -305,8 +304,8 @@ func TestMask_HidesOtherMountsOfDirectory(t *testing.T) {
 	}
 }
 
-// TestPlan_OmitsHiddenEntries checks that hidden files, links, directories and parts are left
-// out, except for parts that hold changes.
+// TestPlan_OmitsHiddenEntries checks that hidden files, links, directories and parts are omitted, except for parts
+// that have changes.
 func TestPlan_OmitsHiddenEntries(t *testing.T) {
 	t.Parallel()
 	mask := t.TempDir()
@@ -330,8 +329,8 @@ func TestPlan_OmitsHiddenEntries(t *testing.T) {
 		got.Files[0].Target != "/etc/hosts" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// A mask that cannot be read makes the plan fail.
+	// A plan fails if the mask cannot be read.
 	if _, err := got.masked(rootspec.Stack{Mask: mask + "/none"}, keep); err == nil {
-		t.Error("without the mask that it is to have it is planned all the same")
+		t.Error("the plan succeeded without the required mask")
 	}
 }

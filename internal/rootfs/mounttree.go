@@ -30,8 +30,8 @@ func newMountTree(ms []*mountinfo.Info) mountTree {
 	return t
 }
 
-// at returns the mount that the path p leads to, nil if there is none: from the root mount down, always into
-// the child that covers p highest up; of several at one place the last was mounted on top.
+// at returns the mount that contains p, nil if there is none. It descends from the root mount, always into the child
+// that covers p with the shortest mount point; among several at one mount point, the last is on top.
 func (t mountTree) at(p string) *mountinfo.Info {
 	cur := t.root
 	for cur != nil {
@@ -50,12 +50,12 @@ func (t mountTree) at(p string) *mountinfo.Info {
 	return nil
 }
 
-// device is the number of a file system.
+// device is the device number of a file system.
 type device struct{ major, minor int }
 
 func deviceOf(m *mountinfo.Info) device { return device{m.Major, m.Minor} }
 
-// place identifies a directory by its file system and its path there, independent of its names.
+// place identifies a directory by its file system and its path there, independent of where that is mounted.
 type place struct {
 	dev  device
 	path string

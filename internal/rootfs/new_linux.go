@@ -7,8 +7,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// New returns the driver with that name. Deps.Home must exist. It does not check whether the host and the
-// file system of the store support the driver; Present does.
+// New returns the driver with the given name. Deps.Home must exist. New does not check whether the host and the file
+// system of the store support the driver; Present does.
 func New(name string, d Deps) (Driver, error) {
 	home, err := filepath.Abs(d.Home)
 	if err == nil {

@@ -23,19 +23,19 @@ import (
 // overlay keeps a generation as
 //
 //	upper/p0 …   the upper directory of each part
-//	work/p0 …    its work directory, marked with the part's path
-//	places0 …    the base of a part without the host's; made again each time
-//	left         what is left out of the host (JSON), if anything is
+//	work/p0 …    its work directory, with the part's path as an attribute
+//	places0 …    the base of a part that does not use the host's directory; always recreated
+//	left         the omitted host paths (JSON), if there are any
 //
-// A part keeps its directory for as long as the generation lives.
+// A part keeps its directory during the lifetime of the generation.
 type overlay struct{ deps Deps }
 
 func (o *overlay) Name() string    { return "overlay" }
 func (o *overlay) Adoptable() bool { return true }
 func (o *overlay) Plain() bool     { return false }
 
-// Present implements Driver. The root directory of an upper becomes the root directory of the part, so a new
-// one gets mode, owner, time and attributes of the directory that it covers: mounting changes nothing.
+// Present implements Driver. The root directory of an upper becomes the root directory of the part, so a new one gets
+// mode, owner, time and attributes of the directory that it covers: mounting must change nothing.
 func (o *overlay) Present(ctx context.Context, live Live) (rootspec.Spec, error) {
 	if live.Disk == 0 {
 		return o.present(ctx, live)
@@ -86,7 +86,7 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 		}
 		name, known := rec.find(part.Path)
 		if len(lowers) == 0 && !known {
-			continue // a layer took the place of the part
+			continue // a layer replaced the part
 		}
 		if !known {
 			if name, err = rec.add(live.Dir, part.Path, lowers[0]); err != nil {
@@ -118,21 +118,20 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	return spec, nil
 }
 
-// scratchDirs are directories that anybody may write to although root owns them.
+// scratchDirs are directories that all users may write to although root owns them.
 var scratchDirs = []string{"/var/tmp"}
 
-// openScratch puts the scratch directories of a part into its upper. Else an
-// ordinary user could not write there: overlayfs copies up a directory with its
-// owner, and root's id is not mapped (EOVERFLOW).
+// openScratch creates the scratch directories of a part in its upper directory. Otherwise an unprivileged user could
+// not write there: overlayfs copies up a directory with its owner, and the ID of root is not mapped (EOVERFLOW).
 func openScratch(upper, part string) error {
 	for _, dir := range scratchDirs {
 		rel, err := filepath.Rel(part, dir)
 		if err != nil || rel != filepath.Base(dir) {
-			continue // another part's, or one itself
+			continue // in another part, or a part itself
 		}
 		fi, err := os.Lstat(dir)
 		if err != nil || !fi.IsDir() || !scratch(fi.Mode()) {
-			continue // not a usual one: its own permissions apply
+			continue // unusual: its own permissions apply
 		}
 		to := filepath.Join(upper, rel)
 		if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -141,16 +140,16 @@ func openScratch(upper, part string) error {
 		if err := copyDirMeta(dir, to); err != nil {
 			return err
 		}
-		// It changes the time of the part's own directory.
+		// Creating the directory changed the time of the part's own directory.
 		return copyDirMeta(part, upper)
 	}
 	return nil
 }
 
-// places makes a directory at to that looks like part and holds the entries of the plan below it: links, and
+// places creates a directory at to with the metadata of part, and with the plan's entries below part: links, and
 // mount points for other parts and for files.
 func (p HostPlan) places(part, to string) (string, error) {
-	if err := os.RemoveAll(to); err != nil { // holds only what a previous call made
+	if err := os.RemoveAll(to); err != nil { // has only what a previous call created
 		return "", err
 	}
 	if err := os.Mkdir(to, 0o700); err != nil {
@@ -214,7 +213,7 @@ func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
 		if !h.Root {
 			return HostPlan{}, gone(r.path)
 		}
-		// Unmounted on the host: the directory below the mount shows through.
+		// Unmounted on the host: the directory below the mount is visible.
 		q := newPlanner(h)
 		q.part(r.path)
 		p.Parts = append(p.Parts, q.plan.Parts...)
@@ -224,8 +223,8 @@ func (o *overlay) plan(stack rootspec.Stack, rec record) (HostPlan, error) {
 	return p, nil
 }
 
-// covered is Host.Covered for the layers of a stack. Only where something is mounted on
-// the host is it asked for, and a layer that cannot be read is found later.
+// covered returns the function Host.Covered for the layers of a stack. It is called only for paths above mounts of
+// the host. An unreadable layer is reported elsewhere.
 func covered(stack rootspec.Stack) func(string) bool {
 	return func(p string) bool {
 		in := false
@@ -242,21 +241,21 @@ func covered(stack rootspec.Stack) func(string) bool {
 	}
 }
 
-// gone says that an upper has lost the place on the host that it belongs to. Its
-// changes can still be captured; a new generation has other parts.
+// gone is the error for an upper whose directory on the host has disappeared. Its changes can still be captured, and
+// a new generation has other parts.
 func gone(path string) error {
 	return fault.New(fault.Conflict, "the mount at %s on the host has changed under the running sandbox", path).
 		WithHint("rewind to its newest snapshot: coppice rewind NAME HEAD")
 }
 
-// within drops the paths to hide that no overlay shows.
+// within removes the hidden paths that are in no overlay.
 func within(hide []string, os []rootspec.Overlay) []string {
 	return slices.DeleteFunc(hide, func(h string) bool {
 		return !slices.ContainsFunc(os, func(o rootspec.Overlay) bool { return rootspec.Within(h, o.Target) })
 	})
 }
 
-// makeDirs makes the directories of a generation; work is the last.
+// makeDirs creates the directories of a generation; work is the last one.
 func (o *overlay) makeDirs(dir string) error {
 	for _, d := range []string{".", "upper", "work"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -272,8 +271,7 @@ func (o *overlay) makeDirs(dir string) error {
 	return nil
 }
 
-// canBeUpper refuses file systems that overlayfs cannot write to, before the
-// kernel does so without a reason.
+// canBeUpper refuses file systems that overlayfs cannot write to, with a reason, which the kernel would not give.
 func canBeUpper(dir string) error {
 	const hint = "set COPPICE_HOME to a directory on ext4, xfs, btrfs or a tmpfs (in a container: a volume), or use " +
 		"--driver copy"
@@ -294,8 +292,8 @@ func canBeUpper(dir string) error {
 	return fault.Wrap(unix.Removexattr(dir, "user.overlay.coppice"), "remove an attribute of %s", dir)
 }
 
-// noUpper holds the magic numbers (statfs(2)) of file systems that cannot be an
-// upper: overlayfs on overlayfs, remote ones, ones without whiteouts.
+// noUpper has the magic numbers (statfs(2)) of file systems that cannot be an upper: overlayfs on overlayfs, remote
+// file systems, and ones without whiteouts.
 var noUpper = map[int64]string{
 	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs",
 	unix.NFS_SUPER_MAGIC:       "NFS",
@@ -328,14 +326,14 @@ func (o *overlay) Remove(ctx context.Context, dir string) error {
 	return removal.Tree(ctx, dir)
 }
 
-// stackReader answers for the parts of one stack which directories make them up.
+// stackReader finds the directories of one stack that form each part.
 type stackReader struct {
 	rootspec.Stack
-	tops []*top // of Layers; nil: not looked at
+	tops []*top // by index of Layers; nil: not read yet
 }
 
-// top caches the root directory of a layer, so that a part that a layer does not touch, as nearly all, costs
-// nothing.
+// top caches the root directory of a layer: nearly all layers do not have a given part, and the check then needs no
+// system call.
 type top struct {
 	names  map[string]bool
 	opaque bool
@@ -361,8 +359,8 @@ func (s *stackReader) top(i int) (*top, error) {
 	return t, nil
 }
 
-// listDir returns the names in a directory with the fewest system calls: os.Open
-// asks the poller as well, for every layer of every start.
+// listDir returns the names in a directory with few system calls: os.Open would also register the descriptor with the
+// poller, for every layer at every start.
 func listDir(dir string) ([]string, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -379,11 +377,9 @@ func listDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// at returns the directories that make up the directory p (absolute, inside) of the
-// stack, topmost first, as overlayfs would merge them were the whole stack one
-// mount: a layer in which p or a directory above it is opaque, removed, or
-// something else than a directory ends the list. Layers were written by
-// sandboxes, so no link in them is followed.
+// at returns the directories of the stack that form the directory p (absolute, inside), topmost first, as overlayfs
+// would merge them if the whole stack were one mount: a layer in which p or a parent of it is opaque, removed, or not
+// a directory ends the list. Sandboxes wrote the layers, so links in them are not followed.
 func (s *stackReader) at(p string) ([]string, error) {
 	var dirs []string
 	first, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
@@ -423,12 +419,11 @@ func (s *stackReader) at(p string) ([]string, error) {
 	return dirs, nil
 }
 
-// LayerAt reports whether the tree of a layer has the directory p, and whether it hides everything at p in
-// the layers below it; if p is not a directory, only the latter.
+// LayerAt reports whether the tree of a layer has the directory p, and whether it hides everything at p in the layers
+// below it. If p is not a directory, in is false.
 func LayerAt(layer, p string) (in, end bool, err error) { return layerAt(layer, p) }
 
-// layerAt reports whether layer has the directory p, and whether it hides everything at p in the layers below
-// it.
+// layerAt reports whether layer has the directory p, and whether it hides everything at p in the layers below it.
 func layerAt(layer, p string) (in, end bool, err error) {
 	cur := layer
 	rest := strings.TrimPrefix(p, "/")

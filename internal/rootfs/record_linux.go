@@ -16,23 +16,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// record says which part of a generation has which directory. Each part's own
-// path is an attribute of its work directory, set when everything else of the
-// part is there: one journalled step of the file system, so that neither a kill
-// nor a power cut leaves a part that is torn or mistaken for another.
+// record maps the parts of a generation to their directories. The path of each part is an attribute of its work
+// directory, which is set after everything else of the part exists: one journalled operation of the file system, so
+// that after a kill or a power failure no part is incomplete or taken for another.
 type record struct{ parts []recordPart }
 
 type recordPart struct {
 	path string
-	dir  string // below upper/ and work/: p0, p1, …
+	dir  string // in upper/ and work/: p0, p1, …
 }
 
-// partAttr holds the path of a part. It is on the work directory, which neither
-// the sandbox nor a capture sees.
+// partAttr is the attribute with the path of a part. It is on the work directory, which is visible neither to the
+// sandbox nor to a capture.
 const partAttr = "user.coppice.part"
 
-// readRecord looks at a generation directory; one that is not there is an error
-// that wraps fs.ErrNotExist.
+// readRecord reads the record from a generation directory. If that is missing, the error wraps fs.ErrNotExist.
 func readRecord(dir string) (record, error) {
 	work := filepath.Join(dir, "work")
 	names, err := listDir(work)
@@ -52,7 +50,7 @@ func readRecord(dir string) (record, error) {
 		}
 		k, err := unix.Lgetxattr(filepath.Join(work, name), partAttr, buf)
 		if errors.Is(err, unix.ENODATA) {
-			continue // half made
+			continue // incomplete
 		}
 		if err != nil {
 			return record{}, fmt.Errorf("%s: %w", name, err)
@@ -75,7 +73,7 @@ func (r *record) find(path string) (dir string, ok bool) {
 	return r.parts[i].dir, true
 }
 
-// add makes the directories of a new part that looks like the directory covers.
+// add creates the directories of a new part, with the metadata of the directory covers.
 func (r *record) add(dir, path, covers string) (string, error) {
 	name := "p" + strconv.Itoa(len(r.parts))
 	up, work := filepath.Join(dir, "upper", name), filepath.Join(dir, "work", name)
@@ -94,7 +92,7 @@ func (r *record) add(dir, path, covers string) (string, error) {
 	return name, nil
 }
 
-// The list of what a generation leaves out is only for display: a missing or torn file is ignored.
+// The list of omitted host paths is only for display: a missing or incomplete file is ignored.
 
 func readLeft(dir string) []LeftOut {
 	text, err := os.ReadFile(filepath.Join(dir, "left"))

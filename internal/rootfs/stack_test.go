@@ -14,16 +14,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// TestStackOfAPart: lines are "path/" for a directory, "path/!" for an opaque one,
-// "path-" for a file, "path@" for a link to a directory.
+// TestStackOfAPart describes layers by lines: "path/" is a directory, "path/!" an opaque one, "path-" a file, "path@"
+// a link to a directory.
 func TestStackOfAPart(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		part   string
 		layers []string // topmost first
-		want   string   // indexes of the layers that make up the part
-		host   bool     // whether the host's directory is at the bottom
+		want   string   // indexes of the layers that form the part
+		host   bool     // whether the host's directory is the base
 	}{
 		{"root", "/", []string{"a/", "b/"}, "0 1", true},
 		{"untouched", "/usr", []string{"etc/", "var/lib/"}, "", true},

@@ -15,17 +15,17 @@ import (
 
 // Unchangeable describes the files below a directory of the host that the caller may change, and a command in a
 // sandbox on the host may not: overlayfs copies a file up with its owner and group, and fails with EOVERFLOW if one of
-// them is not mapped. The user namespace of an ordinary user maps only their own IDs.
+// them is not mapped. The user namespace of an unprivileged user maps only their own IDs.
 type Unchangeable struct {
-	First   string // the path of the first one
+	First   string // path of the first one
 	Count   int
-	Grouped int  // how many of them the caller owns, so that only their group is not mapped
-	More    bool // limit.UnchangeableEntries were read, and there are more
+	Grouped int  // number of files that the caller owns, whose group alone is not mapped
+	More    bool // entries beyond limit.UnchangeableEntries were not read
 }
 
-// FindUnchangeable looks for such files: dir, then the entries below it, the nearest first. It follows no links except
-// in dir, omits store and the directories that every sandbox replaces, and skips what it cannot read. It reads nothing
-// if all IDs are mapped, as for real root.
+// FindUnchangeable searches dir and the entries below it, the nearest first. It follows no links except in dir, omits
+// store and the directories that every sandbox replaces, and skips what it cannot read. It reads nothing if all IDs
+// are mapped, as for real root.
 func FindUnchangeable(ctx context.Context, dir, store string) (Unchangeable, error) {
 	if slices.ContainsFunc(idMaps()["gid"], idRange.all) && slices.ContainsFunc(idMaps()["uid"], idRange.all) {
 		return Unchangeable{}, nil
@@ -43,8 +43,8 @@ func FindUnchangeable(ctx context.Context, dir, store string) (Unchangeable, err
 // all reports whether a map contains every ID.
 func (r idRange) all() bool { return r.first == 0 && r.count == 1<<32-1 }
 
-// findUnchangeable is FindUnchangeable without the paths of omit, for at most that many entries below dir. mapped
-// reports whether the owner and the group of a file are mapped.
+// findUnchangeable is FindUnchangeable without the paths of omit, for at most most entries below dir. mapped reports
+// whether the owner and the group of a file are mapped.
 func findUnchangeable(
 	ctx context.Context, dir string, omit []string, most int, mapped func(*unix.Stat_t) (uid, gid bool),
 ) (u Unchangeable, err error) {
@@ -98,7 +98,7 @@ func (u *Unchangeable) look(
 		return dir
 	}
 	if !uid && (dirfd.IsLink(&st) || unix.Faccessat(fd, name, unix.W_OK, unix.AT_EACCESS) != nil) {
-		return dir // nor can the caller change it on the host
+		return dir // the caller cannot change it on the host either
 	}
 	if u.Count++; u.Count == 1 {
 		u.First = path
@@ -109,7 +109,7 @@ func (u *Unchangeable) look(
 	return dir
 }
 
-// namesIn lists at most that many names in a directory, sorted, and reports whether there are more.
+// namesIn lists at most most names in a directory, sorted, and reports whether there are more.
 func namesIn(fd, most int) (names []string, more bool, err error) {
 	r := dirfd.NewReader()
 	defer r.Close()

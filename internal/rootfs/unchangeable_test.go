@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappedByMode stands for the maps of an ordinary user: g+w is a group that is not mapped, o+w an owner.
+// mappedByMode simulates the ID maps of an unprivileged user: g+w marks a group that is not mapped, o+w an owner.
 func mappedByMode(st *unix.Stat_t) (uid, gid bool) { return st.Mode&0o002 == 0, st.Mode&0o020 == 0 }
 
-// tree makes files of modes below a new directory of mode 755.
+// tree creates files with modes in a new directory of mode 755.
 func tree(t *testing.T, modes map[string]os.FileMode) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func TestFindUnchangeable_CountsTheNearestFirst(t *testing.T) {
 	dir := tree(t, map[string]os.FileMode{
 		"a/deep": 0o660, "b": 0o644, "c": 0o660, "other": 0o662, "store/layer": 0o660,
 	})
-	if err := os.Symlink("/", filepath.Join(dir, "link")); err != nil { // mode 777: another owner's, for this test
+	if err := os.Symlink("/", filepath.Join(dir, "link")); err != nil { // mode 777: another owner
 		t.Fatal(err)
 	}
 	got, err := findUnchangeable(t.Context(), dir, []string{filepath.Join(dir, "store")}, 100, mappedByMode)

@@ -9,13 +9,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Access says which parts of a live root can be changed from inside, and which files of the host are shown in
-// it. Paths are absolute, and none may lead through a symbolic link, which the sandbox could change to lead
-// elsewhere. The zero value restricts nothing.
+// Access describes which parts of a live root can be changed from inside, and which files of the host are shown in
+// it. Paths are absolute, and none may lead through a symbolic link, which the sandbox could change. The zero value
+// restricts nothing.
 type Access struct {
-	// ReadOnly are places that cannot be changed, including everything in them.
+	// ReadOnly are paths that cannot be changed, including everything below them.
 	ReadOnly []Place `json:"read_only,omitempty"`
-	// Only makes everything read-only except Writable and the writable Mounts.
+	// Only makes everything read-only, except Writable and the writable Mounts.
 	Only     bool        `json:"only,omitempty"`
 	Writable []Place     `json:"writable,omitempty"`
 	Mounts   []HostMount `json:"mounts,omitempty"`
@@ -23,10 +23,9 @@ type Access struct {
 	Decoys []Decoy `json:"decoys,omitempty"`
 }
 
-// Decoy is a honeytoken: a file whose opening is reported. It has its own inode, which nothing else shares:
-// see Sources.Decoys.
+// Decoy is a honeytoken: a file whose opening is reported. It has its own inode: see Sources.Decoys.
 type Decoy struct {
-	At      string    `json:"at"` // where inside
+	At      string    `json:"at"` // path inside
 	Text    []byte    `json:"text"`
 	Mode    uint32    `json:"mode"` // permission bits
 	ModTime time.Time `json:"mod_time"`
@@ -35,7 +34,7 @@ type Decoy struct {
 // Place is a path in a policy.
 type Place struct {
 	Said string   `json:"said"`
-	At   []string `json:"at"` // where that may be inside; all that are there are meant
+	At   []string `json:"at"` // possible paths inside; all that exist are meant
 }
 
 // HostMount mounts a directory or regular file of the host at a path inside.
@@ -48,7 +47,7 @@ type HostMount struct {
 // Point is a mount point in a root.
 type Point struct {
 	Path string `json:"path"`
-	File bool   `json:"file,omitempty"` // a regular file, and no directory
+	File bool   `json:"file,omitempty"` // a regular file, not a directory
 }
 
 // IsZero reports whether a restricts nothing.
@@ -56,8 +55,8 @@ func (a Access) IsZero() bool {
 	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.Mounts) == 0 && len(a.Decoys) == 0
 }
 
-// Fixed returns the paths inside at which a mounts something: neither they nor their parent directories can
-// be renamed or removed.
+// Fixed returns the paths inside at which a mounts something: neither they nor their parent directories can be
+// renamed or removed.
 func (a Access) Fixed() []string {
 	var all []string
 	for _, list := range [][]Place{a.ReadOnly, a.Writable} {
@@ -75,8 +74,7 @@ func (a Access) Fixed() []string {
 	return slices.Compact(all)
 }
 
-// Kept returns those of Fixed at which there are always mounts: a writable place within a writable place
-// needs none.
+// Kept returns the paths of Fixed that always have mounts: a writable path within a writable path needs none.
 func (a Access) Kept() []string {
 	var writable []string
 	for _, p := range a.Writable {
@@ -87,7 +85,7 @@ func (a Access) Kept() []string {
 	return a.Fixed()
 }
 
-// Validate checks the value of a, and not the host. Its errors are of kind fault.Invalid.
+// Validate checks the value of a, without accessing the host. Its errors are of kind fault.Invalid.
 func (a Access) Validate() error {
 	for _, p := range a.Fixed() {
 		if !isClean(p) {
@@ -127,10 +125,10 @@ func (a Access) Validate() error {
 	return nil
 }
 
-// maxDecoy is how large one may be: they are in memory.
+// maxDecoy is the maximum size of a decoy, in bytes: decoys are in memory.
 const maxDecoy = 64 << 10
 
-// Bare returns the places of a's decoys that are in no overlay of s.
+// Bare returns the paths of a's decoys that are in no overlay of s.
 func (s Spec) Bare(a Access) (out []Point) {
 	for _, d := range a.Decoys {
 		if s.deepest(d.At) < 0 {
@@ -140,7 +138,7 @@ func (s Spec) Bare(a Access) (out []Point) {
 	return out
 }
 
-// above lists the directories above paths, but for the root, outermost first.
+// above lists the parent directories of paths, except the root, outermost first.
 func above(paths []string) []string {
 	var all []string
 	for _, p := range paths {
@@ -152,7 +150,7 @@ func above(paths []string) []string {
 	return slices.Compact(all)
 }
 
-// outermost removes from sorted paths those that are inside another one.
+// outermost returns the sorted paths without those that are within another one.
 func outermost(paths []string) []string {
 	var out []string
 	for _, p := range paths {
@@ -174,7 +172,7 @@ func (s Spec) deepest(p string) int {
 	return at
 }
 
-// points returns the points in the overlay i, by paths relative to it; -1 selects those in none.
+// points returns the points in the overlay i, by paths relative to it; -1 selects the points in no overlay.
 func (s Spec) points(i int) []Point {
 	var out []Point
 	for _, p := range s.Points {
@@ -184,7 +182,7 @@ func (s Spec) points(i int) []Point {
 		if i >= 0 {
 			p.Path = strings.TrimPrefix(strings.TrimPrefix(p.Path, s.Overlays[i].Target), "/")
 			if p.Path == "" {
-				continue // it is there
+				continue // it exists
 			}
 		}
 		out = append(out, p)

@@ -15,19 +15,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Sources are the open files and directories that the mounts of an Access show. The holder closes them.
+// Sources are the open files and directories for the mounts of an Access. The holder closes them.
 type Sources struct {
 	fds    Descriptors
-	files  []bool      // by the index of the mount: no directory
-	decoys Descriptors // once they are made
+	files  []bool      // by index of the mount: whether it is a file
+	decoys Descriptors // empty until Restrict creates them
 }
 
-// Decoys returns the files that Restrict has made for Access.Decoys, in that order and open with O_PATH:
-// their inodes must be watched before any process can open them. Close closes them.
+// Decoys returns the files that Restrict created for Access.Decoys, in the same order and open with O_PATH: their
+// inodes must be watched before any process can open them. Close closes them.
 func (s *Sources) Decoys() []int { return s.decoys }
 
-// DecoyDevice returns the device of the file system that Restrict has made for the decoys, which holds
-// nothing else; 0 without decoys.
+// DecoyDevice returns the device of the file system that Restrict created for the decoys, which has no other files; 0
+// without decoys.
 func (s *Sources) DecoyDevice() (uint64, error) {
 	if len(s.decoys) == 0 {
 		return 0, nil
@@ -43,7 +43,7 @@ func (s *Sources) Close() {
 	s.decoys.Close()
 }
 
-// Points returns the places at which the sources are mounted.
+// Points returns the paths at which the sources are mounted.
 func (s *Sources) Points(a Access) []Point {
 	out := make([]Point, len(s.files))
 	for i, file := range s.files {
@@ -52,7 +52,7 @@ func (s *Sources) Points(a Access) []Point {
 	return out
 }
 
-// kernels are the file systems of the kernel, through which the machine is changed.
+// kernels are the file systems of the kernel, through which the machine can be changed.
 var kernels = []int64{
 	unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC,
 	unix.TRACEFS_MAGIC,
@@ -60,8 +60,8 @@ var kernels = []int64{
 	unix.SELINUX_MAGIC, unix.SMACK_MAGIC,
 }
 
-// Sources validates a, and opens what it shows of the host: directories and regular files, by paths without
-// links, so that they cannot be redirected between the check and the mount.
+// Sources validates a, and opens the directories and regular files of the host that it shows, by paths without links,
+// so that they cannot be redirected between the check and the mount.
 func (a Access) Sources() (_ *Sources, err error) {
 	if err := a.Validate(); err != nil {
 		return nil, err
@@ -111,8 +111,8 @@ func linkHint(p string) string {
 	return "use its target"
 }
 
-// Restrict carries out a in the root that Mount has mounted at target, for Spec.Points of s.Points. Undoing
-// it requires the right to mount. Copies of the mounts that were taken before are not restricted.
+// Restrict applies a to the root that Mount has mounted at target, with Spec.Points from s.Points. Undoing it
+// requires the right to mount. Copies of the mounts that were made before are not restricted.
 func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 	if a.IsZero() {
 		return nil
@@ -134,7 +134,7 @@ func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 		}
 	}
 	var fixed []string
-	for _, p := range Reserved { // init mounts there, perhaps when nothing can be made any more
+	for _, p := range Reserved { // init mounts there, when perhaps nothing can be created any more
 		if err := m.point(Point{Path: p}); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 	return m.pin(above(append(fixed, held...)))
 }
 
-// find opens p inside; -1 if nothing is there. It refuses paths through a link.
+// find opens p inside; it returns -1 if p does not exist. It refuses paths through a link.
 func (m *mounter) find(p, what string) (int, error) {
 	fd, err := m.inside(p, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -190,7 +190,7 @@ func (m *mounter) find(p, what string) (int, error) {
 	return fd, fault.Wrap(err, "open %s", p)
 }
 
-// asZero makes something that belongs to the root's 0.
+// asZero calls do, such that what it creates belongs to ID 0 of the root.
 func (m *mounter) asZero(do func() error) error {
 	if m.idmap <= 0 {
 		return do()
@@ -198,8 +198,8 @@ func (m *mounter) asZero(do func() error) error {
 	return WithFSIDs(m.uid, m.gid, do)
 }
 
-// point creates p if it does not exist. It is created in the root, and so in the history, if a layer of mount
-// points could not show it, as where the sandbox removed it.
+// point creates p if it does not exist. It is created in the root, and so becomes part of the history, if the layer
+// of mount points cannot show it, such as after the sandbox removed it.
 func (m *mounter) point(p Point) error {
 	fd, err := m.find(p.Path, "a mount point")
 	if err != nil {
@@ -228,7 +228,7 @@ func (m *mounter) point(p Point) error {
 	return nil
 }
 
-// clonePart makes a detached copy of the tree at fd, with the mounts in it.
+// clonePart creates a detached copy of the tree at fd, including the mounts in it.
 func (m *mounter) clonePart(fd int, attr unix.MountAttr) (int, error) {
 	mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 	if err != nil {
@@ -243,7 +243,7 @@ func (m *mounter) clonePart(fd int, attr unix.MountAttr) (int, error) {
 	return mnt, nil
 }
 
-// only makes all of the root read-only but for places, and gives those that are there.
+// only makes all of the root read-only except places, and returns those that exist.
 func (m *mounter) only(places []Place) ([]string, error) {
 	var all, kept []string
 	for _, p := range places {
@@ -302,7 +302,7 @@ func (m *mounter) show(h HostMount, src int) error {
 	return fault.Wrap(err, "mount %s at %s", h.From, h.To)
 }
 
-// readOnly makes places read-only, and gives where they are.
+// readOnly makes places read-only, and returns their paths.
 func (m *mounter) readOnly(places []Place) ([]string, error) {
 	var all []string
 	for _, p := range places {
@@ -344,11 +344,11 @@ func (m *mounter) readOnly(places []Place) ([]string, error) {
 	return outermost(all), nil
 }
 
-// pin prevents directories from being renamed and removed, which would take the mounts in them along and
-// leave their paths free. The kernel refuses both (EBUSY) for a directory that is a mount point anywhere in
-// the caller's mount namespace (is_local_mountpoint, fs/namei.c), through whichever mount it is reached. So
-// something is mounted on each of them, on a copy of its mount that no process can reach: it is below what
-// init mounts. The directories themselves stay on their mount, within which programs rename and link.
+// pin prevents directories from being renamed and removed, which would move the mounts in them and leave their paths
+// free. The kernel refuses both (EBUSY) for a directory that is a mount point anywhere in the caller's mount
+// namespace (is_local_mountpoint, fs/namei.c), even if it is reached through another mount. So something is mounted
+// on each of them, on a copy of its mount that no process can reach: it is below what init mounts. The directories
+// themselves stay on their mount, within which programs rename and link.
 func (m *mounter) pin(dirs []string) error {
 	top := -1
 	for _, d := range dirs {
@@ -388,12 +388,12 @@ func (m *mounter) pin(dirs []string) error {
 	return nil
 }
 
-// pinsAt is where the mounts of pin are. Init mounts its own file system over it, which no process inside can
-// unmount.
+// pinsAt is the directory at which the mounts of pin are. Init mounts its own file system over it, which no process
+// inside can unmount.
 const pinsAt = "/sys"
 
-// pointsLayer makes a read-only layer of mount points, below all others: an entry is visible where no other
-// layer has one, and is in no history.
+// pointsLayer creates a read-only layer of mount points, below all others: an entry is visible if no other layer has
+// one, and is never part of the history.
 func (m *mounter) pointsLayer(points []Point) (int, error) {
 	mnt, err := m.tmpfs(attrs, "mode=0755", "size=1m")
 	if err != nil {

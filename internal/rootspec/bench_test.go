@@ -19,8 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mountTimes mounts the spec again and again beside the root and prints the
-// median and the worst time in nanoseconds.
+// mountTimes mounts the spec repeatedly beside the root, and prints the median and the 99th percentile of the times
+// in nanoseconds.
 func mountTimes(root string, arg []byte, out io.Writer) error {
 	var s rootspec.Spec
 	if err := json.Unmarshal(arg, &s); err != nil {
@@ -49,9 +49,8 @@ func mountTimes(root string, arg []byte, out io.Writer) error {
 	return err
 }
 
-// walkTimes lists and stats a tree of the root, and prints the processor time of
-// each round (which other load disturbs less than the time of day) and how many
-// entries there are.
+// walkTimes lists and stats a tree of the root, and prints the number of entries and the processor time of each
+// round, which other load disturbs less than the elapsed time.
 func walkTimes(root string, arg []byte, out io.Writer) error {
 	var p string
 	if err := json.Unmarshal(arg, &p); err != nil {
@@ -123,8 +122,7 @@ func benchSpec(b *testing.B, n int, wrap bool) rootspec.Spec {
 	return rootspec.Spec{Overlays: []rootspec.Overlay{o}}
 }
 
-// BenchmarkLookup compares listing /usr directly, through an overlay of the
-// host's root, and through a wrapped one.
+// BenchmarkLookup compares listing a tree directly, through an overlay of the host's root, and through a wrapped one.
 func BenchmarkLookup(b *testing.B) {
 	if os.Geteuid() != 0 || rootfstest.IsUser() {
 		b.Skip("needs real-root: only it shifts ids")

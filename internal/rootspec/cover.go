@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// A Region is the part of a root at and below a path, without other regions below it. It decides whether init
-// may mount one of its files there: see MayCover.
+// A Region is the part of a root at and below a path, without other regions below it. It decides whether init may
+// mount one of its files there: see MayCover.
 type Region struct {
 	At string `json:"at"` // absolute
-	// Open says that the sandbox may change files in the region, so that none of them
-	// needs protection.
+	// Open reports that the sandbox may change files in the region, so that none of them needs protection.
 	Open  bool `json:"open,omitempty"`
 	Decoy bool `json:"decoy,omitempty"` // never covered
 }
@@ -47,8 +46,8 @@ func (a Access) Regions() []Region {
 	return all
 }
 
-// RegionOf returns the region of a clean absolute path. If none contains it, the result is one
-// in which nothing may be covered.
+// RegionOf returns the region of a clean absolute path. If no region contains it, the result is one in which nothing
+// may be covered.
 func RegionOf(all []Region, p string) Region {
 	for _, r := range slices.Backward(all) {
 		if Within(p, r.At) {
@@ -58,10 +57,9 @@ func RegionOf(all []Region, p string) Region {
 	return Region{Decoy: true}
 }
 
-// MayCover reports whether init may mount one of its files over file, to which name resolved. Links in the
-// sandbox decide where that is. So a file that the sandbox may not change is covered only if name itself,
-// which init chose, is in the same region. A decoy is never covered, since its opening would then go
-// unnoticed.
+// MayCover reports whether init may mount one of its files over file, to which name resolved. Links in the sandbox
+// determine what name resolves to. So a file that the sandbox may not change is covered only if name itself, which
+// init chose, is in the same region. A decoy is never covered, since its opening would then go unnoticed.
 func MayCover(all []Region, name, file string) bool {
 	r := RegionOf(all, file)
 	return !r.Decoy && (r.Open || r == RegionOf(all, name))

@@ -49,6 +49,6 @@ func TestMayCover(t *testing.T) {
 		}
 	}
 	if rootspec.MayCover(nil, name, name) {
-		t.Error("a plan without regions lets files be covered")
+		t.Error("a file may be covered without regions")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// decoys makes files in their own file system in memory, which has no path on the host: only processes inside
-// can open them. Each file is mounted separately, and the file system as a whole nowhere.
+// decoys creates the files in a new tmpfs, which has no path on the host: only processes inside can open them. Each
+// file is mounted separately, and the file system as a whole nowhere.
 func (m *mounter) decoys(list []Decoy, s *Sources) error {
 	if len(list) == 0 {
 		return nil
@@ -26,8 +26,8 @@ func (m *mounter) decoys(list []Decoy, s *Sources) error {
 			return fault.Wrap(err, "create a honeytoken for %s", d.At)
 		}
 	}
-	// Before 6.15, the kernel can move only what is mounted. Init later mounts its own file system there,
-	// when it is empty again.
+	// Before 6.15, the kernel can move only attached mounts. Init later mounts its own file system there, after this
+	// one is detached.
 	top, err := m.place(pinsAt)
 	if err == nil {
 		err = m.attach(mnt, top)
@@ -69,7 +69,7 @@ func (m *mounter) decoy(dir int, name string, d Decoy) error {
 	return unix.UtimesNanoAt(dir, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// showDecoy mounts one file at its place, and has s hold it.
+// showDecoy mounts one file at its path, and makes s hold it.
 func (m *mounter) showDecoy(dir int, name string, d Decoy, s *Sources) error {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package rootspec
 
-// OldKernel makes Mount do what kernels before 6.15, or before 6.5, need.
+// OldKernel makes Mount use the code paths for kernels before 6.15, or before 6.5.
 func OldKernel(before65 bool) Options { return Options{settle: true, classic: before65} }

@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// filesOf are the files of a directory as if it were a root.
+// filesOf returns the Files of a directory as the root.
 func filesOf(t *testing.T, dir string) rootspec.Files {
 	t.Helper()
 	f := rootspec.Files{Regions: []rootspec.Region{{At: "/", Open: true}}}
@@ -26,7 +26,7 @@ func filesOf(t *testing.T, dir string) rootspec.Files {
 	return f
 }
 
-// watched returns whether the file was opened since the last call.
+// watched returns a function that reports whether the file was opened since the last call.
 func watched(t *testing.T, name string) (opened func() bool) {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -56,7 +56,7 @@ func TestFiles_OpenOnlyInspectedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := filesOf(t, dir)
-	f.Regions = append(f.Regions, rootspec.Region{At: at("decoy"), Decoy: true}) // as the kernel has the path
+	f.Regions = append(f.Regions, rootspec.Region{At: at("decoy"), Decoy: true}) // as the kernel reports it
 	opened := map[string]func() bool{}
 	for _, name := range []string{"decoy", "large", "fifo"} {
 		opened[name] = watched(t, at(name))
@@ -88,8 +88,8 @@ func TestFiles_OpenOnlyInspectedFile(t *testing.T) {
 	}
 }
 
-// TestFiles_RecognizeHoneytokensByDevice covers a honeytoken in a mount of the host, which can
-// be moved from outside to a path that does not identify it.
+// TestFiles_RecognizeHoneytokensByDevice covers a honeytoken in a mount of the host: a rename outside can move it to
+// a path that does not identify it.
 func TestFiles_RecognizeHoneytokensByDevice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -113,8 +113,8 @@ func TestFiles_RecognizeHoneytokensByDevice(t *testing.T) {
 	}
 }
 
-// TestFiles_DoNotOpenSwappedHoneytoken lets another process replace the file by a link to a
-// honeytoken between the lookup and the opening.
+// TestFiles_DoNotOpenSwappedHoneytoken replaces the file with a link to a honeytoken between the lookup and the
+// opening.
 func TestFiles_DoNotOpenSwappedHoneytoken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -157,7 +157,7 @@ func TestFiles_DoNotOpenSwappedHoneytoken(t *testing.T) {
 		read++
 	}
 	if opened() || read == 0 {
-		t.Errorf("the decoy was opened: or %d times alone the file was read", read)
+		t.Errorf("the decoy was opened, or the file was read only %d times", read)
 	}
 }
 

@@ -10,12 +10,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// WithFSIDs runs fn on a thread whose file-system ids are uid and gid, with all permitted capabilities.
+// WithFSIDs runs fn on a thread with the file-system IDs uid and gid, and with all permitted capabilities.
 //
-// overlayfs accesses its layers with the credentials of its creator (creator_cred, fs/overlayfs/super.c). On
-// shifted layers id 0 is not mapped, so that making the work directory fails with EOVERFLOW and the mount is
-// silently read-only; the creator must be the id that 0 appears as. setfsuid(2) drops the file-system
-// capabilities, and capset(2) restores the permitted ones.
+// overlayfs accesses its layers with the credentials of its creator (creator_cred, fs/overlayfs/super.c). On shifted
+// layers ID 0 is not mapped, so that creating the work directory fails with EOVERFLOW and the mount is silently
+// read-only. The creator must have the ID that 0 appears as. setfsuid(2) drops the file-system capabilities, and
+// capset(2) restores the permitted ones.
 func WithFSIDs(uid, gid int, fn func() error) error {
 	runtime.LockOSThread()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -39,16 +39,15 @@ func WithFSIDs(uid, gid int, fn func() error) error {
 		err = fn()
 	}
 	if rerr := restore(); rerr != nil {
-		// The thread must not be used for anything else: it ends with this
-		// goroutine, since it stays locked.
+		// The thread must not be used for anything else. It stays locked, and so exits with this goroutine.
 		return fault.Wrap(rerr, "restore the ids of the caller")
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// setFSIDs sets those of this thread. The results of setfsuid(2) and setfsgid(2) are the ids
-// before, so they are made again to see.
+// setFSIDs sets the file-system IDs of this thread. setfsuid(2) and setfsgid(2) return the previous IDs and report no
+// errors, so they are called again to check.
 func setFSIDs(uid, gid int) error {
 	_, _ = unix.SetfsgidRetGid(gid)
 	_, _ = unix.SetfsuidRetUid(uid)

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// OpenInRoot opens a name of a sandbox with dir as its root: links cannot leave it, and magic links are not
-// followed. The error is an errno about the name, or of kind fault.Unavailable if renames disturb every try
-// or the host lacks a resource.
+// OpenInRoot opens a name of a sandbox with dir as its root: links cannot leave it, and magic links are not followed.
+// The error is an errno about the name, or of kind fault.Unavailable if renames interrupted every attempt or the host
+// lacks a resource.
 func OpenInRoot(dir int, name string, flags int) (int, error) {
 	fd, err := dirfd.Open(dir, name, flags, dirfd.InRoot)
 	if errors.Is(err, unix.EAGAIN) {
@@ -22,13 +22,13 @@ func OpenInRoot(dir int, name string, flags int) (int, error) {
 	return fd, ofHost(err)
 }
 
-// ofNames are the errors that concern a name or its file (open(2)).
+// ofNames are the errors that are about a name or its file (open(2)).
 var ofNames = []unix.Errno{
 	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EXDEV, unix.EACCES, unix.EPERM, unix.EROFS,
 	unix.ENXIO, unix.ENODEV, unix.EBUSY, unix.ETXTBSY, unix.EOVERFLOW, unix.ESTALE,
 }
 
-// ofHost makes an error that is not about the name a fault.Unavailable.
+// ofHost converts an error that is not about the name to kind fault.Unavailable.
 func ofHost(err error) error {
 	if err == nil || slices.ContainsFunc(ofNames, func(e unix.Errno) bool { return errors.Is(err, e) }) {
 		return err

@@ -17,17 +17,17 @@ import (
 
 // Options configure Mount. The zero value is valid.
 type Options struct {
-	// IDMapFD is the descriptor of a user namespace (/proc/PID/ns/user) whose map is applied to every
-	// directory of the root: a stored id 0 appears as the id that 0 has in that namespace, and that id is
-	// stored as 0. 0 means no shift. It needs the capabilities of the initial user namespace and a file
-	// system that supports it (FS_ALLOW_IDMAP).
+	// IDMapFD is the descriptor of a user namespace (/proc/PID/ns/user) whose map is applied to every directory of
+	// the root: a stored ID 0 appears as the ID that 0 is mapped to outside, and that ID is stored as 0. 0 means no
+	// shift. It requires the capabilities of the initial user namespace, and a file system that supports it
+	// (FS_ALLOW_IDMAP).
 	IDMapFD int
 
-	// Zero is the id that id 0 appears as, if ids are shifted.
+	// Zero is the ID that ID 0 appears as, if IDs are shifted.
 	Zero int
 
-	// Keep, if not nil, receives the descriptors that Mount opened, for the caller to close; else Mount
-	// closes them before it returns.
+	// Keep, if not nil, receives the descriptors that Mount opened, for the caller to close. Otherwise Mount closes
+	// them before it returns.
 	Keep *Descriptors
 
 	// For tests: the code paths for kernels before 6.15 and before 6.5.
@@ -37,8 +37,8 @@ type Options struct {
 // Descriptors are open descriptors, some of them of detached mounts. No mount depends on them.
 type Descriptors []int
 
-// Close closes them. It is slow, since a detached mount ends with its descriptor and the kernel waits until
-// it is unused (synchronize_rcu in namespace_unlock, fs/namespace.c): about a millisecond each.
+// Close closes the descriptors. It is slow, since a detached mount is destroyed with its descriptor, and the kernel
+// waits until it is unused (synchronize_rcu in namespace_unlock, fs/namespace.c): about a millisecond each.
 func (d *Descriptors) Close() {
 	for _, fd := range *d {
 		_ = unix.Close(fd)
@@ -46,18 +46,16 @@ func (d *Descriptors) Close() {
 	*d = nil
 }
 
-// attrs are the flags of every mount of a live root: device nodes in trees that
-// were imported or written by others have no effect, nor do set-id bits.
+// attrs are the flags of every mount of a live root: device nodes and set-id bits have no effect in trees that were
+// imported or written by others.
 const attrs = unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
 
-// Mount mounts the live root s at the directory target. The calling process must be in its own mount
-// namespace with private propagation, and have CAP_SYS_ADMIN over it: either as real root or as uid 0 of a
-// user namespace. /proc must be mounted. Mount leaves Reserved to the caller. If it fails, nothing stays
-// mounted.
+// Mount mounts the live root s at the directory target. The calling process must be in its own mount namespace with
+// private propagation, and have CAP_SYS_ADMIN over it: either as real root or as uid 0 of a user namespace. /proc
+// must be mounted. Mount leaves Reserved to the caller. If it fails, nothing remains mounted.
 //
-// Directories are passed to overlayfs as /proc/self/fd/N. So their paths may have any length (a string of
-// fsconfig(2) ends at 255 bytes) and contain ':', ',' and '\', and mountinfo inside the sandbox shows no path
-// of the host.
+// Directories are passed to overlayfs as /proc/self/fd/N. So their paths may have any length (a string of fsconfig(2)
+// is limited to 255 bytes) and contain ':', ',' and '\', and mountinfo inside the sandbox shows no path of the host.
 func Mount(s Spec, target string, opts Options) (err error) {
 	if err := s.Validate(); err != nil {
 		return err
@@ -65,7 +63,7 @@ func Mount(s Spec, target string, opts Options) (err error) {
 	m := &mounter{target: target, idmap: opts.IDMapFD, root: -1, settle: opts.settle, classically: opts.classic}
 	defer func() {
 		if err != nil && m.mounted {
-			// MNT_DETACH takes everything below along.
+			// MNT_DETACH also detaches everything below.
 			_ = unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
 		if err == nil && opts.Keep != nil {
@@ -129,11 +127,11 @@ func (s Spec) covers(p string) bool {
 type mounter struct {
 	target  string
 	idmap   int
-	root    int  // the mounted root, O_PATH; -1 before it is there
+	root    int  // the mounted root, O_PATH; -1 before it is mounted
 	mounted bool // something is mounted at target
 	fds     Descriptors
 
-	uid, gid int // the ids that id 0 appears as, if ids are shifted
+	uid, gid int // the IDs that ID 0 appears as, if IDs are shifted
 
 	settle, classically bool // as in Options
 }
@@ -152,8 +150,8 @@ func (m *mounter) openHost(p string) (int, error) {
 	return m.own(fd), nil
 }
 
-// place opens a directory inside the root, topmost mount, without following any symbolic link: the sandbox
-// may have written there.
+// place opens a directory inside the root, at its topmost mount, without following symbolic links: the sandbox may
+// have written there.
 func (m *mounter) place(p string) (int, error) {
 	if p == "/" && m.root < 0 {
 		return m.openHost(m.target)
@@ -210,9 +208,8 @@ func (m *mounter) bind(dir string) error {
 	return m.attachRoot(mnt)
 }
 
-// clone makes a detached copy of the mount of fd, rooted at fd, with shifted ids if the options say so.
-// (open_tree(2) with OPEN_TREE_CLONE; mount_setattr(2): a mount can be given an id map only while it is
-// detached.)
+// clone creates a detached copy of the mount of fd, rooted at fd, with shifted IDs if the options require it
+// (open_tree(2) with OPEN_TREE_CLONE; mount_setattr(2): a mount can be given an ID map only while it is detached).
 func (m *mounter) clone(fd int, set uint64) (int, error) {
 	mnt, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -230,7 +227,7 @@ func (m *mounter) clone(fd int, set uint64) (int, error) {
 	return mnt, nil
 }
 
-// tmpfs makes a detached tmpfs.
+// tmpfs creates a detached tmpfs.
 func (m *mounter) tmpfs(set int, opts ...string) (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -253,7 +250,7 @@ func (m *mounter) tmpfs(set int, opts ...string) (int, error) {
 	return m.own(mnt), nil
 }
 
-// skeleton mounts a tmpfs as the root and creates in it what must exist before overlays are mounted on it.
+// skeleton mounts a tmpfs as the root, and creates in it what must exist before overlays are mounted on it.
 func (m *mounter) skeleton(s Spec) error {
 	mnt, err := m.tmpfs(attrs, "mode=0755", "size=16m")
 	if err != nil {
@@ -293,12 +290,10 @@ func (m *mounter) symlink(e Entry) error {
 	return unix.Symlinkat(e.Link, fd, name)
 }
 
-// keepMode asks mkdirs for 0755 on a new directory, and for nothing on one that
-// is there.
+// keepMode makes mkdirs set mode 0755 on a new directory, and keep the mode of an existing one.
 const keepMode = -1
 
-// mkdirs makes the directory p of the root with the permission bits mode, and
-// those above it that are missing with 0755.
+// mkdirs creates the directory p of the root with the permission bits mode, and missing parents with 0755.
 func (m *mounter) mkdirs(p string, mode int) error {
 	if p == "/" {
 		return nil
@@ -328,12 +323,11 @@ func (m *mounter) mkdirs(p string, mode int) error {
 	if mode == keepMode {
 		mode = 0o755
 	}
-	return unix.Fchmodat(fd, name, uint32(mode)&0o7777, 0) // mkdir(2) obeys the umask
+	return unix.Fchmodat(fd, name, uint32(mode)&0o7777, 0) // the umask applies to mkdir(2)
 }
 
-// file binds one file of the host read-only. Where the root has no such place, it
-// is made in a skeleton; in an overlay the file is left out, since making it would
-// be a change that the sandbox did not make.
+// file binds one file of the host read-only. If its mount point is missing, it is created in a skeleton; in an
+// overlay the file is omitted, since creating a mount point would be a change that the sandbox did not make.
 func (m *mounter) file(f File, skeleton bool) error {
 	src, err := unix.Open(f.Source, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -348,7 +342,7 @@ func (m *mounter) file(f File, skeleton bool) error {
 		return fault.Wrap(err, "inspect %s", f.Source)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil // it became a socket, say, which would lead out of the sandbox
+		return nil // if it became a socket, for example, it would lead out of the sandbox
 	}
 	if skeleton {
 		if err := m.touch(f.Target); err != nil {
@@ -369,7 +363,7 @@ func (m *mounter) file(f File, skeleton bool) error {
 	return fault.Wrap(err, "bind %s", f.Target)
 }
 
-// touch makes an empty file in the skeleton.
+// touch creates an empty file in the skeleton.
 func (m *mounter) touch(p string) error {
 	dir, name := path.Split(p)
 	if err := m.mkdirs(path.Clean(dir), keepMode); err != nil {
@@ -389,9 +383,8 @@ func (m *mounter) touch(p string) error {
 	return unix.Close(fd)
 }
 
-// hide covers a directory of the root with an empty read-only tmpfs. A path that
-// does not lead there without symbolic links is one that shows nothing of the
-// host: directories of a lower layer appear at their own path only.
+// hide covers a directory of the root with an empty read-only tmpfs. A path that leads through symbolic links shows
+// nothing of the host: directories of a lower layer are visible only at their own paths.
 func (m *mounter) hide(p string) error {
 	at, err := m.inside(p, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
@@ -407,7 +400,7 @@ func (m *mounter) hide(p string) error {
 	return fault.Wrap(err, "hide %s", p)
 }
 
-// procPath is a path to an open descriptor that every path option accepts.
+// procPath returns a path of an open descriptor that is valid in every option that takes a path.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // kernelSays adds to err what the kernel logged in the file-system context fs: each read(2) returns one line,

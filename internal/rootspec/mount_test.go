@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// ops carries out a small script: one operation per line.
+// ops runs a small script: one operation per line.
 func ops(root string, arg []byte, out io.Writer) error {
 	var lines []string
 	if err := json.Unmarshal(arg, &lines); err != nil {
@@ -93,7 +93,7 @@ func errno(err error) string {
 	return fmt.Sprint(err)
 }
 
-// fixture is a directory with layers and places for uppers.
+// fixture is a directory with layers, uppers and work directories.
 type fixture struct {
 	t   *testing.T
 	dir string
@@ -104,7 +104,7 @@ func newFixture(t *testing.T) fixture {
 	return fixture{t, t.TempDir()}
 }
 
-// tree makes a directory from lines "path content", or "path/" for a directory.
+// tree creates a directory from lines "path content", or "path/" for a directory.
 func (f fixture) tree(name string, lines ...string) string {
 	f.t.Helper()
 	dir := filepath.Join(f.dir, name)
@@ -222,7 +222,7 @@ func TestMount_WrapAllowsLayersWithinBase(t *testing.T) {
 		f.run(s, rootfstest.MountOptions{}, "/f=top\n/n=1\n/store:\nsame device true\n/store/x EROFS\n",
 			"read /f", "read /n", "ls /store", "write /f changed", "dev /f /n", "fails /store/x")
 		if b, _ := os.ReadFile(base + "/f"); string(b) != "base" {
-			t.Errorf("the host's file became %q", b)
+			t.Errorf("the host's file was changed to %q", b)
 		}
 	})
 }
@@ -234,8 +234,7 @@ type oldOrder struct {
 	Ops      []string
 }
 
-// oldKernel mounts the spec again as an older kernel needs it, and looks for what
-// should not stay.
+// oldKernel mounts the spec again with the code path for an older kernel, and checks that no other mounts remain.
 func oldKernel(root string, arg []byte, out io.Writer) error {
 	var o oldOrder
 	if err := json.Unmarshal(arg, &o); err != nil {
@@ -252,7 +251,7 @@ func oldKernel(root string, arg []byte, out io.Writer) error {
 		return err
 	}
 	if n := strings.Count(string(b), root); n != len(o.Spec.Overlays)+len(o.Spec.Hide) {
-		return fmt.Errorf("%d mounts stay:\n%s", n, b)
+		return fmt.Errorf("%d mounts remain:\n%s", n, b)
 	}
 	lines, err := json.Marshal(o.Ops)
 	if err != nil {
@@ -306,7 +305,7 @@ func TestMount_FailureLeavesNothingMounted(t *testing.T) {
 		good := f.overlay("/", f.tree("base", "a/", "file 1"))
 		for _, bad := range []rootspec.Overlay{
 			f.overlay("/file", f.tree("x")),                  // not a directory
-			f.overlay("/a", filepath.Join(f.dir, "missing")), // no such layer
+			f.overlay("/a", filepath.Join(f.dir, "missing")), // layer does not exist
 			{Target: "/a", Lowers: []string{good.Lowers[0]}, Upper: good.Upper, Work: f.tree("elsewhere") + "/none"},
 		} {
 			s := rootspec.Spec{Overlays: []rootspec.Overlay{good, bad}}
@@ -322,7 +321,7 @@ func TestMount_FailureLeavesNothingMounted(t *testing.T) {
 	})
 }
 
-// failing mounts a spec that cannot be mounted, and looks for what stays.
+// failing mounts a spec that cannot be mounted, and checks that no mounts remain.
 func failing(root string, arg []byte, out io.Writer) error {
 	var s rootspec.Spec
 	if err := json.Unmarshal(arg, &s); err != nil {
@@ -333,12 +332,12 @@ func failing(root string, arg []byte, out io.Writer) error {
 	}
 	merr := rootspec.Mount(s, root, rootspec.Options{})
 	if merr == nil {
-		return errors.New("it was mounted")
+		return errors.New("the invalid spec was mounted")
 	}
 	fmt.Fprintln(out, merr)
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil && strings.Contains(string(b), root) {
-		err = fmt.Errorf("mounts stay:\n%s", b)
+		err = fmt.Errorf("mounts remain:\n%s", b)
 	}
 	return err
 }

@@ -11,25 +11,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// layerSet is the directories of one overlay as open descriptors.
+// layerSet has the directories of one overlay as open descriptors.
 type layerSet struct {
 	lowers      []int // topmost first
 	upper, work string
 	xino        bool
 }
 
-// overlay mounts o beneath the root, or as the root.
+// overlay mounts o in the root, or as the root.
 func (m *mounter) overlay(o Overlay, points []Point) error {
 	if m.root >= 0 {
-		// On a skeleton, and where a layer lacks the directory.
+		// The directory is missing in a skeleton, and where no layer has it.
 		if err := m.mkdirs(o.Target, keepMode); err != nil {
 			return fault.Wrap(err, "create the mount point %s", o.Target)
 		}
 	}
 	err := m.tryOverlay(o, points, m.settle)
 	if errors.Is(err, unix.EINVAL) && !m.settle && (o.wraps() || len(points) > 0 || m.idmap > 0) {
-		// Before Linux 6.15 clone_private_mount (fs/namespace.c) takes mounts
-		// of the caller's namespace only, no detached ones.
+		// Before Linux 6.15, clone_private_mount (fs/namespace.c) accepts only mounts of the caller's namespace, not
+		// detached ones.
 		if m.tryOverlay(o, points, true) == nil {
 			err = nil
 		}
@@ -49,11 +49,11 @@ func (m *mounter) overlay(o Overlay, points []Point) error {
 	return f
 }
 
-// wraps reports whether the bottom must be wrapped: a lone lower overlaps nothing.
+// wraps reports whether the last lower must be wrapped: a single lower overlaps nothing.
 func (o Overlay) wraps() bool { return o.Wrap && len(o.Lowers) > 1 }
 
-// tryOverlay mounts o; with settle every detached mount that serves as a layer is
-// first attached in a hidden place, which is gone again when tryOverlay returns.
+// tryOverlay mounts o. With settle, every detached mount that serves as a layer is first attached in a hideout, which
+// is removed before tryOverlay returns.
 func (m *mounter) tryOverlay(o Overlay, points []Point, settle bool) (err error) {
 	h := &hideout{m: m, at: o.Target, settle: settle}
 	defer func() { err = errors.Join(err, h.leave()) }()
@@ -84,7 +84,7 @@ func (m *mounter) tryOverlay(o Overlay, points []Point, settle bool) (err error)
 	return nil
 }
 
-// open opens the layers of o, shifted and wrapped as asked for, with points below them.
+// open opens the layers of o, shifted and wrapped as needed, with points below them.
 func (m *mounter) open(o Overlay, points []Point, h *hideout) (layerSet, error) {
 	var set layerSet
 	for _, p := range o.Lowers {
@@ -135,8 +135,8 @@ func (m *mounter) lastOf(set layerSet) []int {
 	return []int{m.own(fd)}
 }
 
-// openUpper opens the upper and work directories. overlayfs wants them on one
-// mount, so with an id map their closest common parent is cloned once.
+// openUpper opens the upper and work directories. overlayfs requires them on one mount, so with an ID map their
+// closest common parent is cloned once.
 func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
 	if m.idmap <= 0 {
 		up, err := m.openHost(o.Upper)
@@ -163,8 +163,7 @@ func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
 	if err != nil {
 		return fmt.Errorf("shift the ids of %s: %w", parent, err)
 	}
-	// The generation directory is stored with id 0: seen through the clone its owner is the id that 0 appears
-	// as.
+	// The generation directory is stored with ID 0, so its owner in the clone is the ID that 0 appears as.
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -175,9 +174,9 @@ func (m *mounter) openUpper(o Overlay, h *hideout, set *layerSet) error {
 	return nil
 }
 
-// wrap makes a read-only overlay that shows the directory fd. Layers below fd on the same file system are
-// then not below a lower of the outer overlay, which ovl_check_layer (fs/overlayfs/super.c) refuses with
-// ELOOP. An overlay without upper needs two lowers: the second is empty.
+// wrap creates a read-only overlay that shows the directory fd. Layers below fd on the same file system are then not
+// below a lower of the outer overlay, which ovl_check_layer (fs/overlayfs/super.c) refuses with ELOOP. An overlay
+// without upper needs two lowers: the second is empty.
 func (m *mounter) wrap(fd int, h *hideout) (int, error) {
 	empty, err := m.tmpfs(attrs|unix.MOUNT_ATTR_RDONLY, "mode=0755", "size=4k", "nr_inodes=2")
 	if err != nil {
@@ -193,8 +192,7 @@ func (m *mounter) wrap(fd int, h *hideout) (int, error) {
 	return h.use(mnt)
 }
 
-// writable refuses an overlay that the kernel made read-only because it could
-// not prepare the work directory.
+// writable refuses an overlay that the kernel made read-only because it could not prepare the work directory.
 func writable(mnt int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(mnt, &st); err != nil {
@@ -206,16 +204,16 @@ func writable(mnt int) error {
 	return nil
 }
 
-// errClassic says that this kernel lacks lowerdir+ (before 6.5).
+// errClassic means that this kernel lacks lowerdir+ (before 6.5).
 var errClassic = errors.New("option lowerdir+ is not supported")
 
-// makeOverlay makes a detached overlay mount.
+// makeOverlay creates a detached overlay mount.
 //
-// userxattr: the marks of overlayfs are user.overlay.*, so that an ordinary user may write them. xino=on: if
-// layers are on several file systems, st_dev is one and st_ino is still unique, so that du -x, find -xdev and
-// tar --one-file-system see one file system (Documentation/filesystems/overlayfs.rst, "Inode properties"; the
-// default depends on the kernel's configuration). A wrapped base leaves it off: it would use up the bits that
-// the outer overlay needs.
+// userxattr: the xattrs of overlayfs are user.overlay.*, so that an unprivileged user may write them. xino=on: if
+// layers are on several file systems, st_dev is one and st_ino is still unique, so that du -x, find -xdev and tar
+// --one-file-system see one file system (Documentation/filesystems/overlayfs.rst, "Inode properties"; the default
+// depends on the kernel's configuration). It is off for a wrapped base: it would use up the bits that the outer
+// overlay needs.
 func (m *mounter) makeOverlay(set layerSet, flags int, h *hideout) (mnt int, err error) {
 	try := func() error {
 		mnt, err = m.newOverlay(set, flags)
@@ -225,9 +223,10 @@ func (m *mounter) makeOverlay(set layerSet, flags int, h *hideout) (mnt int, err
 		return err
 	}
 	if m.idmap <= 0 {
-		return mnt, try()
+		err = try()
+	} else {
+		err = WithFSIDs(m.uid, m.gid, try)
 	}
-	err = WithFSIDs(m.uid, m.gid, try)
 	return mnt, err
 }
 
@@ -280,9 +279,8 @@ func (m *mounter) newOverlay(set layerSet, flags int) (int, error) {
 	return m.own(mnt), nil
 }
 
-// hasLowerPlus reports whether the kernel knows lowerdir+: asked with a directory
-// that is always there. Before Linux 6.5 overlayfs takes any option, and finds out
-// when it is created (fs/fs_context.c, legacy_parse_param).
+// hasLowerPlus tests whether the kernel supports lowerdir+, with a directory that always exists. Before Linux 6.5
+// overlayfs accepts any option, and rejects it only on creation (fs/fs_context.c, legacy_parse_param).
 func hasLowerPlus() bool {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -293,8 +291,8 @@ func hasLowerPlus() bool {
 		unix.FsconfigSetString(fs, "no-such-option", "") != nil
 }
 
-// classicData is the option string of mount(2) for kernels without lowerdir+.
-// The descriptors' paths need no escapes. mount(2) copies one page at most.
+// classicData returns the option string of mount(2) for kernels without lowerdir+. The paths of descriptors need no
+// escaping. mount(2) copies at most one page.
 func classicData(set layerSet) (string, error) {
 	lowers := make([]string, len(set.lowers))
 	for i, fd := range set.lowers {
@@ -314,8 +312,7 @@ func classicData(set layerSet) (string, error) {
 	return s, nil
 }
 
-// classic makes the overlay with mount(2), in the hiding place, and gives a
-// detached copy of the mount.
+// classic creates the overlay with mount(2), in the hideout, and returns a detached copy of the mount.
 func (m *mounter) classic(set layerSet, flags int, h *hideout) (int, error) {
 	data, err := classicData(set)
 	if err != nil {
@@ -340,18 +337,18 @@ func (m *mounter) classic(set layerSet, flags int, h *hideout) (int, error) {
 	return mnt, nil
 }
 
-// hideout is a tmpfs over the mount point in which detached mounts are attached one by one while an overlay
-// is being made from them; overlayfs keeps its own private clones.
+// hideout is a tmpfs over the mount point in which detached mounts are attached one by one while an overlay is
+// created from them; overlayfs keeps its own private clones.
 type hideout struct {
 	m      *mounter
 	at     string
 	settle bool
-	dir    int // the tmpfs, when mounted
+	dir    int // the tmpfs, if in is true
 	in     bool
 	n      int
 }
 
-// use returns a descriptor by which the detached mount mnt can be a layer.
+// use returns a descriptor with which the detached mount mnt can be a layer.
 func (h *hideout) use(mnt int) (int, error) {
 	if !h.settle {
 		return mnt, nil
@@ -366,7 +363,7 @@ func (h *hideout) use(mnt int) (int, error) {
 	return mnt, nil
 }
 
-// place makes a directory of the hiding place, which is mounted when needed.
+// place creates a directory in the hideout, which it mounts on the first call.
 func (h *hideout) place() (name string, fd int, err error) {
 	if !h.in {
 		at, err := h.m.place(h.at)
@@ -394,7 +391,7 @@ func (h *hideout) place() (name string, fd int, err error) {
 	return name, h.m.own(fd), nil
 }
 
-// leave takes the hiding place away; a second call does nothing.
+// leave unmounts the hideout; a second call does nothing.
 func (h *hideout) leave() error {
 	if !h.in {
 		return nil

@@ -2,11 +2,11 @@ package rootspec
 
 import "strconv"
 
-// SharedAt is the directory inside in which a box mounts directories of the host that the sandbox needs and
-// that no policy names: the objects of its git repository.
+// SharedAt is the directory inside in which init mounts directories of the host that the sandbox needs and that no
+// policy names: the objects of its git repository.
 const SharedAt = "/run/coppice-git"
 
-// MaxShared bounds the number of shared directories.
+// MaxShared is the maximum number of shared directories.
 const MaxShared = 32
 
 // SharedPath returns the path inside of the shared directory with index i.

@@ -1,6 +1,6 @@
-// Package rootspec describes how the live root of a sandbox is assembled: as a value that a driver (rootfs)
-// computes, that the engine passes on, and that the keeper (box) carries out with Mount in a separate mount
-// namespace. It imports only fault.
+// Package rootspec describes how the live root of a sandbox is assembled: as a value that a driver (rootfs) computes,
+// the engine passes on, and the monitor (box) applies with Mount in a separate mount namespace. It imports only dirfd
+// and fault.
 package rootspec
 
 import (
@@ -8,23 +8,22 @@ import (
 	"slices"
 )
 
-// Spec describes a live root. Exactly one of Bind and Overlays is used.
+// Spec describes a live root. Exactly one of Bind and Overlays is set.
 type Spec struct {
 	// Bind is the host path of a plain directory to use as the root: drivers copy and btrfs.
 	Bind string `json:"bind,omitempty"`
-	// Overlays are mounted in order, parents before children. If none has Target "/", the root is a read-only
-	// tmpfs that holds Skeleton and the mount points.
+	// Overlays are mounted in order, parents before children. If none has Target "/", the root is a read-only tmpfs
+	// with Skeleton and the mount points.
 	Overlays []Overlay `json:"overlays,omitempty"`
 	// Skeleton is the content of the tmpfs root in addition to mount points.
 	Skeleton []Entry `json:"skeleton,omitempty"`
-	// Files are single files (host paths) that are bind-mounted read-only, for files that are mount points on
-	// the host.
+	// Files are single files (host paths) that are bind-mounted read-only: files that are mount points on the host.
 	Files []File `json:"files,omitempty"`
-	// Hide lists absolute paths inside that are covered by an empty read-only tmpfs after everything else is
-	// mounted: the store itself.
+	// Hide lists absolute paths inside that are covered by an empty read-only tmpfs after everything else is mounted:
+	// the paths of the store.
 	Hide []string `json:"hide,omitempty"`
-	// Points are created where nothing else exists, so that something can be mounted at them: in a layer
-	// below all others of their overlay, or in the skeleton. A bound directory is not changed.
+	// Points are created where nothing else exists, so that something can be mounted at them: in a layer below all
+	// others of their overlay, or in the skeleton. A bound directory is not changed.
 	Points []Point `json:"points,omitempty"`
 }
 
@@ -34,20 +33,19 @@ type Overlay struct {
 	Lowers []string `json:"lowers"` // host paths, topmost first, at least one
 	Upper  string   `json:"upper"`  // host path
 	Work   string   `json:"work"`   // host path, same file system as Upper
-	// Wrap is set if the last lower contains the store, so that the other lowers are below it, which
-	// overlayfs refuses with ELOOP: Mount then replaces it by a read-only overlay of {last lower, empty tmpfs
-	// directory}.
+	// Wrap is set if the last lower contains the store, so that the other lowers are below it, which overlayfs
+	// refuses with ELOOP: Mount then replaces it with a read-only overlay of {last lower, empty tmpfs directory}.
 	Wrap bool `json:"wrap,omitempty"`
 }
 
 // Entry is a directory or symbolic link of the skeleton.
 type Entry struct {
 	Path string `json:"path"`           // absolute, inside
-	Link string `json:"link,omitempty"` // target, when a symbolic link
-	Mode uint32 `json:"mode,omitempty"` // permission bits of a directory; 0 is no permission
+	Link string `json:"link,omitempty"` // target, if it is a symbolic link
+	Mode uint32 `json:"mode,omitempty"` // permission bits of a directory; 0 means no permissions
 }
 
-// File mounts host file Source, read-only, at Target inside.
+// File mounts the host file Source, read-only, at Target inside.
 type File struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -71,8 +69,8 @@ func Places(parts []Part) []string {
 }
 
 // Workshop is the directory in the root of an overlay mount in which init prepares the rename(2) of a lower
-// directory. One that exists while nothing runs belongs to an interrupted rename, or was made by the sandbox
-// itself. The next init undoes the rename.
+// directory. If it exists while nothing runs, a rename was interrupted, or the sandbox created it. The next init
+// undoes the rename.
 const Workshop = ".coppice-promote"
 
 // Stack lists the directories that make up a live root, as host paths.
@@ -81,12 +79,12 @@ type Stack struct {
 	Host bool `json:"host,omitempty"`
 	// Layers are the fs trees of layers, topmost first; without Host the last one is the base.
 	Layers []string `json:"layers"`
-	// Mask is the one of Layers that hides paths of those below it and of the host; "" if there is none.
+	// Mask is the layer of Layers that hides paths of the layers below it and of the host; "" if there is none.
 	Mask string `json:"mask,omitempty"`
 }
 
-// Differing returns the trees in which the roots of two stacks can differ: the layers that only one of the
-// stacks has. Both have the remaining, lowest layers in common.
+// Differing returns the trees in which the roots of two stacks can differ: the layers that only one of the stacks
+// has. The remaining, lowest layers are common to both.
 func Differing(a, b Stack) (trees []Part) {
 	for _, dir := range difference(a.Layers, b.Layers) {
 		trees = append(trees, Part{Dir: dir, Path: "/"})

@@ -9,9 +9,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// UserNamespace makes a user namespace with these maps and returns a descriptor of it, for Options.IDMapFD;
-// the caller closes it. The namespace needs no process: a child is started in it under ptrace, which stops it
-// before its first instruction, and killed once /proc/PID/ns/user is open.
+// UserNamespace creates a user namespace with these maps, and returns a descriptor of it, for Options.IDMapFD; the
+// caller closes it. The namespace needs no process: a child is started in it under ptrace, which stops it before its
+// first instruction, and killed after /proc/PID/ns/user was opened.
 func UserNamespace(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	runtime.LockOSThread() // the tracer is a thread
 	defer runtime.UnlockOSThread()

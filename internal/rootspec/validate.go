@@ -11,11 +11,11 @@ import (
 // (fs/overlayfs/params.h).
 const MaxLowers = 500
 
-// Reserved lists the places of a live root that belong to the box: it mounts its own file systems there, so
+// Reserved lists the paths of a live root that belong to the sandbox's init: it mounts its own file systems there, so
 // no part of a root is at or below them, and a read-only skeleton always has them as empty directories.
 var Reserved = []string{"/dev", "/proc", "/run", "/sys", "/tmp"}
 
-// Validate checks the value of s, and not the host. Its errors are of kind fault.Invalid.
+// Validate checks the value of s, without accessing the host. Its errors are of kind fault.Invalid.
 func (s Spec) Validate() error {
 	if (s.Bind == "") == (len(s.Overlays) == 0) {
 		return fault.New(fault.Invalid, "root: exactly one of a bound directory and overlays is required")

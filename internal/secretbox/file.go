@@ -14,20 +14,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// What a file of a key says: a title and 64 hex digits, each on a line of its own; or one
-// word, by which its owner says that the key is lost and not to be waited for.
+// The content of a key file: a title and 64 hex digits, each on its own line; or one word, with which the owner
+// declares the key lost.
 const (
 	title = "coppice seal key 1"
 	lost  = "lost"
-	// maxFile is more than any such file has, in bytes.
+	// maxFile is larger than any key file, in bytes.
 	maxFile = 256
 )
 
 // ErrLost says that the owner has marked the key in a file as lost.
 var ErrLost = errors.New("the key is marked as lost")
 
-// Load reads a key from its file, which only its owner may read. The errors are NotFound if there is none,
-// ErrLost, Denied for a file that others may read, and Version or Corrupt for one that is not a key.
+// Load reads a key from its file, which only its owner may read. It returns NotFound if the file does not exist,
+// ErrLost, Denied for a file that others may read, and Version or Corrupt for a file that is not a key.
 func Load(path string) (Key, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func Load(path string) (Key, error) {
 	return parse(path, string(b))
 }
 
-// parse reads what a file says.
+// parse parses the content of a key file.
 func parse(path, text string) (Key, error) {
 	first, rest, _ := strings.Cut(text, "\n")
 	if first != title {
@@ -76,7 +76,7 @@ func parse(path, text string) (Key, error) {
 	return New(secret)
 }
 
-// Make writes a new key to a file, mode 0600, and replaces an existing one. It is on the disk when Make
+// Make writes a new key to a file with mode 0600, and replaces an existing one. The file is durable when Make
 // returns.
 func Make(fsys vfs.FS, path string) (Key, error) {
 	secret := make([]byte, Size)

@@ -1,14 +1,14 @@
-// Package secretbox encrypts, with a key of the home, values that the home stores and must read back unchanged,
-// such as environments. It is pure except for Load and Make, which store the key in a file. It imports only
-// fault; meta, journal and packages that pass their keys on may import it.
+// Package secretbox encrypts, with a key of the home, values that the home stores and must read back unchanged, such
+// as environments. It does no I/O except in Load and Make, which store the key in a file. It imports fault and vfs;
+// meta, journal and packages that pass their keys on may import it.
 //
 //	sealed1:KEY:DATA
 //
-// KEY is the id of the key, 16 hex digits; DATA is base64 for URLs, without padding, of a nonce of 12 bytes
-// and the output of AES-256-GCM for the value, with the purpose as additional data. The nonce is the
-// beginning of an HMAC-SHA256 of purpose and value under a separate key: so no nonce is used again with
-// another value, no random number can be bad, and equal values are encrypted equally. Without the key, only
-// the length of values and whether two are equal can be seen.
+// KEY is the id of the key, 16 hex digits; DATA is base64 for URLs, without padding, of a nonce of 12 bytes and the
+// output of AES-256-GCM for the value, with the purpose as additional data. The nonce is the beginning of an
+// HMAC-SHA256 of purpose and value under a separate key. So no nonce is reused for another value, the nonce needs no
+// random numbers, and equal values have equal ciphertexts. Without the key, only the lengths of values and which of
+// them are equal can be seen.
 package secretbox
 
 import (
@@ -33,16 +33,16 @@ const (
 	idBytes = 8
 )
 
-// Key encrypts and decrypts values. New or Load makes one; the zero Key does neither. It is immutable and
+// Key encrypts and decrypts values. New, Load or Make creates one; the zero Key does neither. It is immutable and
 // safe for concurrent use.
 type Key struct {
 	id     string
-	secret []byte // others are derived from
+	secret []byte // other keys are derived from it
 	nonces []byte
 	aead   cipher.AEAD
 }
 
-// New makes the key of a secret of Size bytes. The error is fault.Invalid.
+// New returns the key of a secret of Size bytes, or fault.Invalid.
 func New(secret []byte) (k Key, err error) {
 	if len(secret) != Size {
 		return Key{}, fault.New(fault.Invalid, "invalid key of %d bytes: must have %d", len(secret), Size)
@@ -65,10 +65,10 @@ func New(secret []byte) (k Key, err error) {
 	return k, nil
 }
 
-// ID identifies the key, and reveals nothing of the secret.
+// ID identifies the key without revealing the secret.
 func (k Key) ID() string { return k.id }
 
-// Derive returns the secret of another key, for a purpose, which cannot decrypt what this one encrypts.
+// Derive returns the secret of another key, for a purpose. That key cannot decrypt values of this one.
 func (k Key) Derive(purpose string) []byte {
 	if k.aead == nil {
 		return nil
@@ -94,8 +94,8 @@ func (k Key) Seal(purpose string, value []byte) (string, error) {
 		nil
 }
 
-// Open decrypts a value that was encrypted for a purpose. The errors are Corrupt for one that is damaged or
-// of another purpose, and Denied for one of another key.
+// Open decrypts a value that was encrypted for a purpose. It returns Corrupt for a value that is damaged or of
+// another purpose, and Denied for one of another key.
 func (k Key) Open(purpose, sealed string) ([]byte, error) {
 	id, data, found := strings.Cut(strings.TrimPrefix(sealed, prefix), ":")
 	switch {

@@ -79,10 +79,10 @@ func TestKey_ZeroValueIsRefused(t *testing.T) {
 		t.Errorf("it opens: %v", err)
 	}
 	if none.Derive("a") != nil {
-		t.Error("it derives")
+		t.Error("the zero key derives a secret")
 	}
 	if _, err := secretbox.New(nil); !fault.Is(err, fault.Invalid) {
-		t.Errorf("a key of nothing: %v", err)
+		t.Errorf("a key of an empty secret: %v", err)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "seal.key")
 	if _, err := secretbox.Load(path); !fault.Is(err, fault.NotFound) {
-		t.Fatalf("none: %v", err)
+		t.Fatalf("no file: %v", err)
 	}
 	k, err := secretbox.Make(vfs.OS(), path)
 	if err != nil {

@@ -24,7 +24,7 @@ type Client struct {
 	stdout Tail // guarded by mu
 }
 
-// Read returns io.EOF: the input ends at once.
+// Read returns io.EOF: the input is empty.
 func (*Client) Read([]byte) (int, error) { return 0, io.EOF }
 
 // Write processes one frame of the command's stream.
@@ -78,7 +78,7 @@ func Lines(text string) string {
 	if over := len(text) - tailBytes; over > 0 {
 		text = strings.ToValidUTF8(text[over:], "")
 	}
-	if len(text) >= tailBytes-3 { // its first line may be cut
+	if len(text) >= tailBytes-3 { // its first line may be truncated
 		if _, rest, ok := strings.Cut(text, "\n"); ok {
 			text = rest
 		}

@@ -29,7 +29,7 @@ func TestClient_KeepsTailOfOutput(t *testing.T) {
 		t.Error(err)
 	}
 	if len(a.all) > tailBytes || cap(a.all) > 4*tailBytes {
-		t.Errorf("%d bytes of %d", len(a.all), cap(a.all))
+		t.Errorf("%d bytes, capacity %d", len(a.all), cap(a.all))
 	}
 	lines := strings.Split(Lines(string(a.all)), "\n")
 	if len(lines) != tailLines || lines[0] != "line 2980" || lines[tailLines-1] != "line 2999" {

@@ -1,3 +1,3 @@
-// Package thread runs functions on separate threads, for what Linux keeps for each thread:
-// credentials, namespaces, working directories.
+// Package thread runs functions on separate threads, for state that Linux keeps per thread: credentials, namespaces,
+// working directories.
 package thread

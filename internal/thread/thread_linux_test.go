@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test changes the thread that it runs on, and looks whether another one is changed.
+// TestOnOwn changes the thread that it runs on, and checks that no other thread is changed.
 func TestOnOwn(t *testing.T) {
 	t.Parallel()
 	for range 50 {
 		OnOwn(func() {
 			if unix.Gettid() == unix.Getpid() {
-				t.Error("on the first thread")
+				t.Error("runs on the first thread")
 			}
 			if v, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); v != 0 || err != nil {
-				t.Errorf("no_new_privs is %d, %v, on a thread that is said to be new", v, err)
+				t.Errorf("no_new_privs is %d, %v, on a new thread", v, err)
 			}
 			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 				t.Error(err)

@@ -37,16 +37,16 @@ type Stats struct {
 
 // Snapshot is an immutable node of the history.
 type Snapshot struct {
-	ID      SnapshotID
-	Sandbox SandboxID  // the sandbox that made it
-	Parent  SnapshotID // "" for a first snapshot; a fork's first snapshot has its source as parent
-	Cause   Cause
-	Message string
-	Created time.Time
-	Exit    *int // exit code of the command, with CauseExec
-	Stats   Stats
-	Sealed  bool    // its layer survives power loss and is covered by a digest
-	Memory  *Memory // memory of its processes; nil: not stored
+	ID        SnapshotID
+	Sandbox   SandboxID  // the sandbox that made it
+	Parent    SnapshotID // "" for a first snapshot; a fork's first snapshot has its source as parent
+	Cause     Cause
+	Message   string
+	Created   time.Time
+	Exit      *int // exit code of the command, with CauseExec
+	Stats     Stats
+	Finalized bool    // its layer survives power loss and is covered by a digest
+	Memory    *Memory // memory of its processes; nil: not stored
 }
 
 // Memory describes the memory image of a snapshot, which is of the same moment as its files.

@@ -11,9 +11,9 @@ import (
 // roomForOne is the memory reserved for a candidate whose sandbox has no memory limit, in bytes.
 const roomForOne = 256 << 20
 
-// jobs is how many candidates run at once: as many as asked for, or, with 0, four
-// for each core and at least 8, because many only wait, but no more than fit into
-// the memory that is available (0: unknown) at need bytes each, and at least one.
+// jobs returns the number of candidates to run concurrently: asked, or, if asked is 0, four per core and at least
+// 8, because many only wait. It is limited to the available memory (0: unknown) at need bytes each, but is at
+// least one.
 func jobs(asked, candidates, cores int, available, need int64) int {
 	n := asked
 	if n == 0 {

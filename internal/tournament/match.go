@@ -16,10 +16,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Exit codes of commands that did not end by themselves.
+// Exit codes of commands that did not exit on their own.
 const (
-	ExitTimeout = 124 // the time was over
-	ExitNotRun  = 125 // it could not be run
+	ExitTimeout = 124 // the command timed out
+	ExitNotRun  = 125 // the command could not be run
 )
 
 // match is one candidate in its fork.
@@ -28,7 +28,7 @@ type match struct {
 	base  timeline.SnapshotID // the snapshot that the fork started from
 	fork  wire.Sandbox
 	began time.Time
-	limit time.Duration // for everything; 0: none
+	limit time.Duration // for all commands together; 0: none
 	told  []string      // output of the commands
 }
 
@@ -44,7 +44,7 @@ func (m *match) hold(
 		return b, err
 	}
 	b.Exit, b.TestExit = x.Code, x.Code
-	if x.Head != "" && x.Head != m.fork.Head { // which equals the base
+	if x.Head != "" && x.Head != m.fork.Head { // m.fork.Head is the base
 		b.Node = x.Head
 	}
 	if x.Head != "" && !x.TimedOut {
@@ -63,7 +63,7 @@ func (m *match) hold(
 		switch score, ok := number(out.Stdout()); {
 		case ok && x.Code == 0:
 			b.Score, wanting = &score, false
-			m.told = told // the score command's output is not the candidate's
+			m.told = told // the output of the score command is not reported
 		case x.Code == 0:
 			m.told = append(m.told, "invalid score: the last line must be a number")
 		}
@@ -79,7 +79,7 @@ func (m *match) hold(
 	return b, err
 }
 
-// run runs one shell command in the remaining time. One that cannot be run exits with ExitNotRun.
+// run runs one shell command in the remaining time. A command that cannot be run exits with ExitNotRun.
 func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Client, error) {
 	req, out := wire.ExecRequest{Cmd: Shell(cmd), Label: label}, &tail.Client{}
 	x := wire.Exit{Code: ExitTimeout, TimedOut: true}
@@ -98,7 +98,7 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 				x.Message += "\nhint: " + hint
 			}
 		}
-		if x.Head == "" { // it is not in the history
+		if x.Head == "" { // the command was not captured
 			x.Code = ExitNotRun
 		}
 	}
@@ -134,7 +134,7 @@ func Shell(cmd string) []string {
 		"sh", cmd}
 }
 
-// number reads the last line of text that is not empty.
+// number parses the last non-empty line of text.
 func number(text string) (float64, bool) {
 	text = strings.TrimSpace(text)
 	x, err := strconv.ParseFloat(strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:]), 64)

@@ -11,7 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// record returns the statement about candidates that were tried from a snapshot.
+// record returns the record of a tournament.
 func (t *Tournaments) record(res wire.TournamentResult) audit.Statement {
 	cleaner := t.config.Cleaners.Formats()
 	out, room := &format.Tournament{Snapshot: res.Base, Winner: cleaner.RecordText(res.Winner)}, limit.RecordNames

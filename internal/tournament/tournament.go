@@ -23,7 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// MaxCandidates is how many candidates one tournament may have at most.
+// MaxCandidates is the maximum number of candidates of a tournament.
 const MaxCandidates = 1000
 
 // Tournament runs every candidate in its own fork, then the test, and selects the winner, whose snapshot becomes a
@@ -67,7 +67,7 @@ func (t *Tournaments) Tournament(
 	if err != nil {
 		return res, err
 	}
-	cleanup.Release() // the tournament is over
+	cleanup.Release() // the tournament is complete
 	ev := events.About(&rec, wire.EventTournament)
 	ev.Snapshot, ev.Message, ev.Detail = res.WinnerNode, res.Winner, tag
 	t.config.Feed.Emit(ev)
@@ -156,7 +156,7 @@ func (t *Tournaments) makeForks(
 	}
 }
 
-// scratch removes the forks of a tournament that does not end.
+// scratch removes the forks of an unfinished tournament.
 func (t *Tournaments) scratch(ctx context.Context, forks []wire.Sandbox) error {
 	var g errgroup.Group
 	g.SetLimit(limit.Removals)
@@ -199,7 +199,7 @@ func (t *Tournaments) runAll(
 	for i, f := range forks {
 		g.Go(func() (err error) {
 			if err := within.Err(); err != nil {
-				return err // it ended while this one waited for its turn
+				return err // another candidate failed while this one waited
 			}
 			m := match{t: t, base: at, fork: f, began: t.config.Now(), limit: time.Duration(req.TimeoutMS) * time.Millisecond}
 			branches[i], err = m.hold(within, req, req.Candidates[i])

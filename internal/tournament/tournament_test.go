@@ -33,7 +33,7 @@ func TestDecide(t *testing.T) {
 			scored: true, want: 1},
 	} {
 		if got := decide(tt.in, tt.scored); got != tt.want {
-			t.Errorf("%s: %d, not %d", name, got, tt.want)
+			t.Errorf("%s: got %d, want %d", name, got, tt.want)
 		}
 	}
 }
@@ -59,11 +59,11 @@ func TestDecide_Properties(t *testing.T) {
 			switch {
 			case !may(b):
 			case win < 0:
-				t.Fatalf("nobody wins, and %d passed", i)
+				t.Fatalf("no winner, but %d passed", i)
 			case !scored && i < win:
-				t.Fatalf("%d wins, and %d passed before", win, i)
+				t.Fatalf("%d wins, but %d passed earlier", win, i)
 			case scored && (*b.Score > *list[win].Score || *b.Score == *list[win].Score && i < win):
-				t.Fatalf("%d wins, and %d is better", win, i)
+				t.Fatalf("%d wins, but %d is better", win, i)
 			}
 		}
 	})
@@ -88,11 +88,11 @@ func TestJobs(t *testing.T) {
 		"a limit that is not meant to be": {candidates: 16, cores: 2, available: math.MaxInt64, need: 1, want: 8},
 	} {
 		if got := jobs(tt.asked, tt.candidates, tt.cores, tt.available, tt.need); got != tt.want {
-			t.Errorf("%s: %d, not %d", name, got, tt.want)
+			t.Errorf("%s: got %d, want %d", name, got, tt.want)
 		}
 	}
 	if memAvailable() <= 0 {
-		t.Error("the kernel does not say what memory is available")
+		t.Error("the kernel does not report the available memory")
 	}
 }
 

@@ -36,8 +36,8 @@ type Operations interface {
 	Checkout(ctx context.Context, id timeline.SandboxID, to string) error
 	// Head returns the head of a sandbox.
 	Head(ctx context.Context, id timeline.SandboxID) (string, error)
-	// Weigh counts the paths that differ between two snapshots of a sandbox, and the bytes of the files
-	// among them in the second.
+	// Weigh counts the paths that differ between two snapshots of a sandbox, and the bytes of those files in the
+	// second.
 	Weigh(ctx context.Context, id string, from, to timeline.SnapshotID) (paths int, bytes int64, err error)
 }
 
@@ -53,11 +53,10 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Tournaments carries out tournaments and trials. Make one with New; all methods are safe for concurrent
-// use.
+// Tournaments runs tournaments and trials. Create one with New. Its methods are safe for concurrent use.
 type Tournaments struct {
 	config Config        // never changed
-	trials chan struct{} // holds one for each trial that runs
+	trials chan struct{} // holds one value for each running trial
 
 	mu      sync.Mutex
 	playing map[string]bool // tags in progress; guarded by mu
@@ -74,15 +73,14 @@ func New(c Config) *Tournaments {
 // TrialsAtOnce returns the maximum number of concurrent trials; further ones wait.
 func (t *Tournaments) TrialsAtOnce() int { return cap(t.trials) }
 
-// UnderWay returns the tags of the tournaments and trials that are under way, in alphabetical order.
-// Their forks are not to be removed.
+// UnderWay returns the tags of the tournaments and trials in progress, sorted. Their forks must not be removed.
 func (t *Tournaments) UnderWay() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Sorted(maps.Keys(t.playing))
 }
 
-// begin registers a tournament until it is passed to finish. It returns false if the tag is in use.
+// begin registers a tournament until finish is called. It returns false if the tag is in use.
 func (t *Tournaments) begin(tag string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -31,8 +31,7 @@ func (t *Tournaments) Trial(ctx context.Context, name string, req wire.TrialRequ
 	return t.try(ctx, &rec, req)
 }
 
-// try is Trial for a request whose command and time are valid, in a fork of the sandbox of rec. At most TrialsAtOnce
-// run concurrently.
+// try is Trial for a valid request, in a fork of the sandbox of rec. At most TrialsAtOnce run concurrently.
 func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
 	select {
 	case t.trials <- struct{}{}:

@@ -18,12 +18,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// Layers that travel by a registry are packed one by one for the user's program, which has the
-// credentials and the network, and come back from it the same way. The repository holds only the list of
-// them, with the place and the digest of each: what comes back is checked by the digest.
+// Layers in a registry are packed one by one for the user's program, which has the credentials and the network
+// access, and are received the same way. The repository holds only the list of them, with the location and the
+// digest of each. Received layers are checked by their digests.
 
-// Packing lists the layers of a sandbox that travel, with the digest and the size that each had when it
-// was packed for the last push from here. It seals them first.
+// Packing lists the layers of a sandbox to transfer, with the digest and the size that each had when it was
+// packed for the last push from this home. It finalizes them first.
 func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, err error) {
 	rec, err := t.c.DB.Sandbox(ctx, name)
 	if err != nil {
@@ -33,7 +33,7 @@ func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, er
 	if err != nil {
 		return res, err
 	}
-	if err := t.c.Seal(ctx); err != nil {
+	if err := t.c.Finalize(ctx); err != nil {
 		return res, err
 	}
 	list, err := t.Packable(ctx, &rec)
@@ -54,9 +54,9 @@ func (t *Travel) Packing(ctx context.Context, name string) (res wire.Packing, er
 	return res, nil
 }
 
-// Packable lists the layers of a sandbox that travel, and checks that each can be packed: a layer that a
-// registry has is not packed again, and earlier versions packed some that layer.Store.Packable refuses.
-// Layers that are not sealed are a Conflict.
+// Packable lists the layers of a sandbox to transfer, and checks that each can be packed. A layer that a registry
+// has is not packed again, but earlier versions packed some that layer.Store.Packable refuses. Conflict: a layer
+// is not finalized.
 func (t *Travel) Packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Layers, error) {
 	t.c.Keep.Lock()
 	defer t.c.Keep.Unlock()
@@ -72,8 +72,8 @@ func (t *Travel) Packable(ctx context.Context, rec *meta.Sandbox) (*proposal.Lay
 	return list, nil
 }
 
-// packedBefore gives the artifact of the last push from here; nil if there is none that can be read. Then
-// the layers are packed again.
+// packedBefore returns the artifact of the last push from this home; nil if there is none, or if it cannot be
+// read: the layers are then packed again.
 func packedBefore(ctx context.Context, r *repo.Repo, name string) *proposal.Artifact {
 	ref := repo.Ref(wire.TravelRef(kindLayers, name))
 	refs, err := r.Refs(ctx, ref)
@@ -87,7 +87,7 @@ func packedBefore(ctx context.Context, r *repo.Repo, name string) *proposal.Arti
 	return list.Artifact
 }
 
-// readLayers reads the list of packed layers.
+// readLayers reads the list of packed layers in a commit.
 func readLayers(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.Layers, error) {
 	var b bytes.Buffer
 	if err := r.ReadFile(ctx, commit, proposal.FileLayers, 16<<20, &b); err != nil {
@@ -96,8 +96,8 @@ func readLayers(ctx context.Context, r *repo.Repo, commit repo.OID) (*proposal.L
 	return proposal.DecodeLayers(b.Bytes())
 }
 
-// PackLayer writes one of the layers that Packing lists to w, packed. It packs the layer into a file
-// before it writes the first byte, so that no lock is held while w is slow.
+// PackLayer packs one of the layers that Packing lists, and writes it to w. It packs the layer into a file before
+// it writes the first byte, so that it holds no lock while w is slow.
 func (t *Travel) PackLayer(ctx context.Context, req wire.PackRequest, w io.Writer) (err error) {
 	rec, err := t.c.DB.Sandbox(ctx, req.Name)
 	if err != nil {
@@ -117,7 +117,7 @@ func (t *Travel) PackLayer(ctx context.Context, req wire.PackRequest, w io.Write
 	return err
 }
 
-// packOne packs a layer of a sandbox into a file, which the caller closes.
+// packOne packs a layer of a sandbox into a file, which the caller must close.
 func (t *Travel) packOne(ctx context.Context, rec *meta.Sandbox, digest, file string) (*os.File, error) {
 	t.c.Keep.Lock()
 	defer t.c.Keep.Unlock()
@@ -133,10 +133,10 @@ func (t *Travel) packOne(ctx context.Context, rec *meta.Sandbox, digest, file st
 	return t.packLayer(ctx, file, id, proposal.MaxPacked)
 }
 
-// recordArtifact writes into the repository where the layers of a sandbox are. It is a Conflict if these are
-// not all that the sandbox has now.
+// recordArtifact stores the location of a sandbox's layers in the repository. Conflict: they are not all layers
+// of the sandbox's current history.
 func (t *Travel) recordArtifact(ctx context.Context, tr *trip, rec *meta.Sandbox, a *wire.Artifact) error {
-	if err := t.c.Seal(ctx); err != nil {
+	if err := t.c.Finalize(ctx); err != nil {
 		return err
 	}
 	list, _, err := t.list(ctx, rec)
@@ -167,7 +167,7 @@ func (t *Travel) recordArtifact(ctx context.Context, tr *trip, rec *meta.Sandbox
 	return err
 }
 
-// wireArtifact is an artifact in the form that clients get.
+// wireArtifact converts an artifact to its wire form.
 func wireArtifact(a *proposal.Artifact) *wire.Artifact {
 	out := &wire.Artifact{Repository: a.Repository, Digest: a.Digest, Layers: []wire.LayerBlob{}}
 	for _, b := range a.Blobs {
@@ -176,9 +176,9 @@ func wireArtifact(a *proposal.Artifact) *wire.Artifact {
 	return out
 }
 
-// UnpackLayers creates a sandbox from the layers of a pulled proposal, whose layers are in a registry. r holds the
-// layers concatenated, in the order of the list. r need not be trusted, since each layer is checked by its digest. as
-// is the name of the sandbox; "" uses that of the proposal.
+// UnpackLayers creates a sandbox from the layers of a pulled proposal whose layers are in a registry. r holds the
+// layers concatenated, in the order of the list. r need not be trusted, since each layer is checked by its
+// digest. as is the name of the sandbox; "" uses that of the proposal.
 func (t *Travel) UnpackLayers(ctx context.Context, at wire.Travelled, as string, r io.Reader) (wire.Sandbox, error) {
 	in, err := t.pulled(ctx, at)
 	if err != nil {
@@ -203,7 +203,7 @@ func (t *Travel) UnpackLayers(ctx context.Context, at wire.Travelled, as string,
 	return *made, nil
 }
 
-// inOrder is the source of layers that r gives one after the other.
+// inOrder is the source of layers that are concatenated in r.
 func inOrder(a *proposal.Artifact, r io.Reader) source {
 	blobs := a.Blobs
 	return func(ctx context.Context, digest string, use func(io.Reader) error) error {

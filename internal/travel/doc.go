@@ -7,12 +7,12 @@
 // them (Travel.PackLayer), and creates a sandbox with the same history from them (Travel.UnpackLayers). It has
 // neither credentials nor network access: git and the user's program do what needs them.
 //
-// Travel has no lock and no state in memory. What travels is in references of the user's repository: see
-// refs.go for their names. While it reads layers, it holds Config.Keep, so that none is removed; the
-// lock of the sandbox into which it imports layers is taken before that.
+// Travel has no lock and no state in memory. Proposals in transfer are references of the user's repository: see
+// refs.go for their names. While Travel reads layers, it holds Config.Keep, so that no layer is removed. It
+// acquires the lock of the sandbox into which it imports layers before that.
 //
-// It declares what it needs of the engine as interfaces: API creates and removes sandboxes, as any client can;
-// Sandboxes locks a sandbox, and opens its repository and its layers; Stacks names layers while they are made. The
+// It requires these interfaces of the engine: API creates and removes sandboxes, as any client can; Sandboxes
+// locks a sandbox, and opens its repository and its layers; Stacks names layers while they are created. The
 // engine implements all three; the package never imports the engine. Records are written to the ledger through an
 // audit.Book, and proposals are compared and applied by a gitwork.Git.
 package travel

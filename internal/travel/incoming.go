@@ -18,26 +18,26 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// A proposal that was fetched was made by somebody else. It is believed as far as incoming checks it:
-// objects like those that come out of a sandbox, records by the signatures and the tree of their log.
-// What changed, what is marked and what the records tell is computed from these; where the proposal
-// itself says something different, incoming notes the difference.
+// A fetched proposal is from another user, and trusted only as far as incoming checks it: objects like those
+// exported from a sandbox, records by the signatures and the tree of their log. The changes, the marks and the
+// summary of the records are computed from these. Where the proposal claims something different, incoming notes
+// the difference.
 
-// incoming is a proposal of a remote that was checked.
+// incoming is a checked proposal of a remote.
 type incoming struct {
 	*trip
-	commit  repo.OID           // that holds the proposal
-	says    *proposal.Proposal // what it claims; contradict corrects it
-	policy  string             // the text of its policy
-	work    repo.OID           // the commit that is proposed
-	start   repo.OID           // the commit that the work began with
+	commit  repo.OID           // that contains the proposal
+	says    *proposal.Proposal // its claims; contradict corrects them
+	policy  string             // text of its policy
+	work    repo.OID           // the proposed commit
+	start   repo.OID           // the commit that the work is based on
 	changes []repo.Change      // from start to work
 	marks   []repo.Mark
 	commits int               // from start to work
-	log     *format.Verified  // what was verified of its ledger
-	told    gitwork.Retelling // of the records
+	log     *format.Verified  // the verified ledger
+	told    gitwork.Retelling // summary of the records
 	bound   bool              // a record says that this work was proposed
-	differs []string          // where its claims are not what was found
+	differs []string          // claims that differ from what was found
 }
 
 // look checks the proposal in a commit, and its branch, which is at head.
@@ -53,7 +53,7 @@ func (t *Travel) look(ctx context.Context, tr *trip, head, commit repo.OID) (in 
 	return in, nil
 }
 
-// read reads what the proposal claims. It refuses a commit that has other files than those of a proposal.
+// read reads the claims of the proposal. It refuses a commit with files that are not those of a proposal.
 func (in *incoming) read(ctx context.Context) error {
 	sizes, err := in.repo.ReadRecord(ctx, in.commit)
 	if err != nil {
@@ -84,14 +84,14 @@ func (in *incoming) read(ctx context.Context) error {
 	return err
 }
 
-// text reads a file of the proposal that is small enough to be held in memory.
+// text reads a file of the proposal that is small enough for memory.
 func (in *incoming) text(ctx context.Context, name string) ([]byte, error) {
 	var b bytes.Buffer
 	err := in.repo.ReadFile(ctx, in.commit, name, proposal.Limit(name), &b)
 	return b.Bytes(), err
 }
 
-// fits checks that the proposal is of this name and this branch, and stands on a commit that the user has.
+// fits checks that the proposal has this name and this branch, and is based on a commit that the user has.
 func (in *incoming) fits(ctx context.Context) error {
 	p := in.says
 	switch {
@@ -129,7 +129,7 @@ func (in *incoming) fits(ctx context.Context) error {
 	return err
 }
 
-// orBranch is the name of a branch, if it is a valid one, for a hint.
+// orBranch returns the name of a branch for a hint, if the name is valid.
 func orBranch(name string) string {
 	if _, err := repo.ParseBranch(name); err != nil {
 		return "the branch"
@@ -137,8 +137,7 @@ func orBranch(name string) string {
 	return name
 }
 
-// compare computes what changed, and which of the changes are marked. Nothing reads the patch that came
-// with the proposal.
+// compare computes the changes and their marks. The patch in the proposal is not read.
 func (in *incoming) compare(ctx context.Context) (err error) {
 	if in.changes, err = in.repo.Diff(ctx,
 		repo.DiffOptions{From: in.start, To: in.work, Renames: true, Stat: true}); err != nil {
@@ -148,7 +147,7 @@ func (in *incoming) compare(ctx context.Context) (err error) {
 	return err
 }
 
-// verify verifies the records, and retells them.
+// verify verifies the records, and summarizes them.
 func (t *Travel) verify(ctx context.Context, in *incoming) (err error) {
 	f, err := os.CreateTemp(t.c.Repos.Scratch(), "ledger-")
 	if err != nil {
@@ -201,7 +200,7 @@ func (t *Travel) verify(ctx context.Context, in *incoming) (err error) {
 	return nil
 }
 
-// snapshotOf gives the snapshot that a record tells of; "" if it tells of none.
+// snapshotOf returns the snapshot of a record; "" if it has none.
 func snapshotOf(b format.Body) string {
 	switch b := b.(type) {
 	case *format.Snapshot:
@@ -216,8 +215,7 @@ func snapshotOf(b format.Body) string {
 	return ""
 }
 
-// contradict notes where the proposal claims something different from what was found, and replaces the
-// claim by what was found.
+// contradict notes where the claims of the proposal differ from what was found, and corrects them.
 func (in *incoming) contradict() {
 	p := in.says
 	note := func(what string, says, found any) {

@@ -20,14 +20,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// packLayers packs the layers of a sandbox's history, above the snapshot that it began with, into a commit
-// of the repository, and returns their size. It refuses to pack more than most bytes; 0 means
-// wire.DefaultPacked.
+// packLayers packs the layers of a sandbox's history, above its initial snapshot, into a commit of the
+// repository, and returns their size. It packs at most most bytes; 0 means wire.DefaultPacked.
 func (t *Travel) packLayers(ctx context.Context, tr *trip, rec *meta.Sandbox, most int64) (size int64, err error) {
 	if most <= 0 {
 		most = wire.DefaultPacked
 	}
-	if err := t.c.Seal(ctx); err != nil {
+	if err := t.c.Finalize(ctx); err != nil {
 		return 0, err
 	}
 	t.c.Keep.Lock()
@@ -68,7 +67,7 @@ func (t *Travel) packLayers(ctx context.Context, tr *trip, rec *meta.Sandbox, mo
 	return size, err
 }
 
-// list lists the snapshots of a sandbox above the one that it began with, and their layers by digest.
+// list lists the snapshots of a sandbox above the initial one, and their layers by digest.
 func (t *Travel) list(
 	ctx context.Context, rec *meta.Sandbox,
 ) (*proposal.Layers, map[string]timeline.LayerID, error) {
@@ -104,7 +103,7 @@ func (t *Travel) list(
 			if err != nil {
 				return nil, nil, err
 			}
-			if !l.Sealed {
+			if !l.Finalized {
 				return nil, nil, fault.New(fault.Conflict, "sandbox %s is changing", rec.Name).
 					WithHint("wait until its changes are captured, then try again")
 			}
@@ -126,8 +125,8 @@ func (t *Travel) list(
 	return list, of, nil
 }
 
-// packLayer writes a layer, compressed, into a new file, which the caller closes. It fails with errPacked
-// if that takes more than most bytes.
+// packLayer writes a compressed layer into a new file, which the caller must close. It fails with errPacked if
+// the result exceeds most bytes.
 func (t *Travel) packLayer(ctx context.Context, name string, id timeline.LayerID, most int64) (f *os.File, err error) {
 	if f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return nil, fault.Wrap(err, "write a packed layer")
@@ -149,12 +148,12 @@ func (t *Travel) packLayer(ctx context.Context, name string, id timeline.LayerID
 	return f, nil
 }
 
-// errPacked says that layers would be larger, packed, than the user allows.
+// errPacked means that the packed layers would exceed the user's limit.
 var errPacked = fault.New(fault.NoSpace, "the packed layers are larger than the limit").
 	WithHint("omit --with-layers, remove unneeded files in the sandbox, or raise the limit: --max-layers BYTES; a " +
 		"forge may refuse large ones")
 
-// upTo writes at most left bytes to a file: the write that goes beyond fails with errPacked.
+// upTo writes at most left bytes to a file. A write beyond that fails with errPacked.
 type upTo struct {
 	f    *os.File
 	left int64

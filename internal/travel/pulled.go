@@ -16,9 +16,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// collected gives a proposal that was pulled the form of work that was taken out of a sandbox, so that it
-// is shown and applied in the same ways. It belongs to no sandbox of this host: what is done with it is
-// recorded in the ledger of the host.
+// collected converts a pulled proposal to an export of a sandbox, so that it is compared and applied like one. It
+// belongs to no sandbox of this host: operations on it are recorded in the ledger of the host.
 func (in *incoming) collected() *gitwork.Collected {
 	p := in.says
 	return &gitwork.Collected{
@@ -30,8 +29,8 @@ func (in *incoming) collected() *gitwork.Collected {
 	}
 }
 
-// pulledAs finds and checks a proposal that was pulled. If work is not "", the proposal must still be of
-// that commit, which the caller has looked at before.
+// pulledAs finds and checks a pulled proposal. If work is not "", it must be the proposed commit, which the
+// caller has reviewed.
 func (t *Travel) pulledAs(ctx context.Context, at wire.Travelled, work string) (*gitwork.Collected, error) {
 	in, err := t.pulled(ctx, at)
 	if err != nil {
@@ -47,7 +46,7 @@ func (t *Travel) pulledAs(ctx context.Context, at wire.Travelled, work string) (
 	return in.collected(), nil
 }
 
-// PulledDiff is gitwork.Git.GitDiff for a proposal that was pulled.
+// PulledDiff is gitwork.Git.GitDiff for a pulled proposal.
 func (t *Travel) PulledDiff(
 	ctx context.Context, at wire.Travelled, req wire.GitDiffRequest,
 ) (out wire.GitDiff, err error) {
@@ -58,7 +57,7 @@ func (t *Travel) PulledDiff(
 	return t.c.Git.DiffCollected(ctx, c, req)
 }
 
-// PulledPatch is gitwork.Git.GitPatch for a proposal that was pulled.
+// PulledPatch is gitwork.Git.GitPatch for a pulled proposal.
 func (t *Travel) PulledPatch(ctx context.Context, at wire.Travelled, req wire.GitDiffRequest, w io.Writer) error {
 	c, err := t.pulledAs(ctx, at, req.Work)
 	if err != nil {
@@ -67,7 +66,7 @@ func (t *Travel) PulledPatch(ctx context.Context, at wire.Travelled, req wire.Gi
 	return t.c.Git.PatchCollected(ctx, c, req, w)
 }
 
-// PulledApply is gitwork.Git.GitApply for a proposal that was pulled.
+// PulledApply is gitwork.Git.GitApply for a pulled proposal.
 func (t *Travel) PulledApply(
 	ctx context.Context, at wire.Travelled, req wire.GitApplyRequest,
 ) (out wire.GitApplied, err error) {

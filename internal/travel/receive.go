@@ -14,10 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/repo"
 )
 
-// Receive checks a proposal that the user's git has fetched to the staging references, and sets the
-// references of the remote to it if nothing is wrong with it. If the request asks for layers that are in
-// the repository, it makes a sandbox of them. The staging references are gone when Receive returns, also
-// after an error.
+// Receive checks a proposal that the user's git has fetched to the staging references, and sets the references of
+// the remote to it if it is valid. If the request asks for layers in the repository, it creates a sandbox from
+// them. The staging references are deleted when Receive returns, even after an error.
 func (t *Travel) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire.Received, err error) {
 	tr, err := t.trip(ctx, req.Travelled)
 	if err != nil {
@@ -58,7 +57,7 @@ func (t *Travel) Receive(ctx context.Context, req wire.ReceiveRequest) (res wire
 	return res, err
 }
 
-// take sets the references of the remote to what was fetched.
+// take sets the references of the remote to the fetched objects.
 func (tr *trip) take(ctx context.Context, staged map[string]repo.OID) error {
 	seen, err := tr.at(ctx, tr.seen)
 	if err != nil {
@@ -73,7 +72,7 @@ func (tr *trip) take(ctx context.Context, staged map[string]repo.OID) error {
 	return tr.repo.MoveRefs(ctx, "coppice: pulled from "+tr.Remote, moves...)
 }
 
-// Received checks a proposal that was pulled again, and describes it.
+// Received checks a pulled proposal again, and describes it.
 func (t *Travel) Received(ctx context.Context, at wire.Travelled) (res wire.Received, err error) {
 	in, err := t.pulled(ctx, at)
 	if err != nil {
@@ -84,7 +83,7 @@ func (t *Travel) Received(ctx context.Context, at wire.Travelled) (res wire.Rece
 	return res, err
 }
 
-// pulled finds a proposal that was pulled, and checks it.
+// pulled finds and checks a pulled proposal.
 func (t *Travel) pulled(ctx context.Context, at wire.Travelled) (*incoming, error) {
 	tr, err := t.trip(ctx, at)
 	if err != nil {
@@ -101,7 +100,7 @@ func (t *Travel) pulled(ctx context.Context, at wire.Travelled) (*incoming, erro
 	return t.look(ctx, tr, seen[kindHeads], seen[kindProposals])
 }
 
-// received describes a proposal that was checked.
+// received describes a checked proposal.
 func (in *incoming) received() wire.Received {
 	p := in.says
 	res := wire.Received{Travelled: in.Travelled, Proposal: string(in.commit), Sandbox: string(in.log.Sandbox),

@@ -13,27 +13,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A proposal travels as references of the user's repository, which the user's own git pushes and
-// fetches. Travel decides which are pushed, and checks those that were fetched before it accepts them.
+// A proposal is transferred as references of the user's repository, which the user's own git pushes and fetches.
+// Travel decides which are pushed, and checks the fetched ones before it accepts them.
 //
-//	refs/heads/coppice/NAME                     the branch of a proposal that was made here
+//	refs/heads/coppice/NAME                     branch of a local proposal
 //	refs/coppice/proposals/NAME                 the proposal
 //	refs/coppice/layers/NAME                    its packed layers, if the user pushes layers
-//	refs/coppice/remotes/REMOTE/KIND/NAME       what REMOTE had of each at the last push or pull:
-//	                                            KIND is heads, proposals, layers
-//	refs/coppice/staging/REMOTE/NAME/KIND       what was fetched and is not checked yet
+//	refs/coppice/remotes/REMOTE/KIND/NAME       what REMOTE had of each KIND at the last push or pull:
+//	                                            heads, proposals, layers
+//	refs/coppice/staging/REMOTE/NAME/KIND       fetched, but not checked yet
 
-// The kinds of references that travel.
+// The kinds of references that are transferred.
 const (
 	kindHeads     = "heads"
 	kindProposals = "proposals"
 	kindLayers    = "layers"
 )
 
-// kinds lists the kinds of references that travel, in the order in which they are pushed.
+// kinds returns the kinds of references that are transferred, in the order in which they are pushed.
 func kinds() []string { return []string{kindHeads, kindProposals, kindLayers} }
 
-// trip is a proposal on its way between a repository and one of its remotes.
+// trip is the transfer of a proposal between a repository and one of its remotes.
 type trip struct {
 	wire.Travelled
 	repo *repo.Repo
@@ -56,20 +56,20 @@ func (t *Travel) trip(ctx context.Context, at wire.Travelled) (*trip, error) {
 	return &trip{at, r}, nil
 }
 
-// seen is the reference to what the remote had at the last push or pull.
+// seen returns the reference to the remote's state at the last push or pull.
 func (tr *trip) seen(kind string) repo.Ref {
 	return repo.Ref("refs/coppice/remotes/" + tr.Remote + "/" + kind + "/" + tr.Name)
 }
 
-// staging is the reference to what was fetched; without a kind, the prefix of all such references.
+// staging returns the reference to a fetched object; without a kind, the prefix of all of them.
 func (tr *trip) staging(kind string) repo.Ref {
 	return repo.Ref(strings.TrimSuffix(wire.StagingRef(tr.Remote, tr.Name, kind), "/"))
 }
 
-// here is the reference to what a proposal that was made here has of a kind.
+// here returns the reference of a local proposal of a kind.
 func (tr *trip) here(kind string) repo.Ref { return repo.Ref(wire.TravelRef(kind, tr.Name)) }
 
-// at gives the object that the reference of each kind names; "" if there is no such reference.
+// at returns the object of each kind's reference; "" for a missing one.
 func (tr *trip) at(ctx context.Context, of func(kind string) repo.Ref) (map[string]repo.OID, error) {
 	found := map[string]repo.OID{}
 	for _, kind := range kinds() {
@@ -82,7 +82,7 @@ func (tr *trip) at(ctx context.Context, of func(kind string) repo.Ref) (map[stri
 	return found, nil
 }
 
-// clearStaging drops the references to what was fetched, also after ctx has ended. It adds its error to *errp.
+// clearStaging deletes the references to fetched objects, even after ctx has ended. It adds its error to *errp.
 func (tr *trip) clearStaging(ctx context.Context, errp *error) {
 	*errp = errors.Join(*errp, tr.repo.DropRefs(context.WithoutCancel(ctx), tr.staging("")))
 }

@@ -97,8 +97,7 @@ func (t *Travel) Sent(ctx context.Context, req wire.SentRequest) error {
 	return tr.repo.MoveRefs(ctx, "coppice: pushed to "+tr.Remote, moves...)
 }
 
-// ReceivedProposals lists the proposals that were pulled into a repository, or pushed from it, by remote
-// and name.
+// ReceivedProposals lists the proposals that were pulled into a repository or pushed from it, by remote and name.
 func (t *Travel) ReceivedProposals(ctx context.Context, dir string) (res wire.ReceivedList, err error) {
 	res.Proposals = []wire.ReceivedItem{}
 	r, err := t.c.Repos.Open(ctx, dir)

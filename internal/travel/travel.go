@@ -21,9 +21,9 @@ import (
 // API is the part of the client API that Travel needs: the methods are those of client.Client, with the same
 // contracts.
 type API interface {
-	// Create makes a sandbox.
+	// Create creates a sandbox.
 	Create(ctx context.Context, req wire.CreateRequest, progress func(wire.Progress)) (wire.Sandbox, error)
-	// Remove removes a sandbox; with force, also one in which commands run.
+	// Remove removes a sandbox; with force, even one with running commands.
 	Remove(ctx context.Context, name string, force bool) error
 }
 
@@ -34,17 +34,17 @@ type Sandboxes interface {
 	Acquire(ctx context.Context, name, what string) (release func(), rec meta.Sandbox, err error)
 	// Describe describes a sandbox to clients.
 	Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox
-	// Repository opens the repository that a sandbox works on. It is Invalid if there is none, and
-	// Conflict if another repository is in its place.
+	// Repository opens the repository of a sandbox. Invalid: the sandbox has none. Conflict: another repository
+	// is in its place.
 	Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error)
 	// Stack returns the layers, and the mask, of a snapshot as a sandbox sees it.
 	Stack(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) (rootspec.Stack, error)
 }
 
-// Stacks are the layers that others make and read, as far as Travel adds to them.
+// Stacks are the layers, which other packages create and read too.
 type Stacks interface {
-	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
-	// removes it although it has no record.
+	// NewLayer names a layer that is about to be created. Until made is called, garbage collection keeps the
+	// layer although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
 	// MayBeDeep reports that the chain below a snapshot may need merging.
 	MayBeDeep(id timeline.SnapshotID)
@@ -69,17 +69,17 @@ type Config struct {
 	Git       *gitwork.Git
 	Book      *audit.Book
 	Keep      sync.Locker                     // while it is held, no layer is removed
-	Seal      func(ctx context.Context) error // seals all layers, so that they have digests
+	Finalize  func(ctx context.Context) error // finalizes all layers, so that they have digests
 	// RecordText truncates a text, and redacts secrets in it.
 	RecordText func(text string) string
 	Rand       io.Reader
 	Now        func() time.Time
 }
 
-// Travel sends and receives proposals. Make one with New. All methods are safe for concurrent use.
+// Travel sends and receives proposals. Create one with New. Its methods are safe for concurrent use.
 type Travel struct {
 	c Config // never changed
 }
 
-// New makes a Travel.
+// New returns a Travel.
 func New(c Config) *Travel { return &Travel{c: c} }

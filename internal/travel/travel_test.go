@@ -33,12 +33,12 @@ func TestInOrder_ReturnsEachLayerOnce(t *testing.T) {
 	var got strings.Builder
 	err := from(t.Context(), "two", func(r io.Reader) error { _, err := io.Copy(&got, r); return err })
 	if got.String() != "two" || !fault.Is(err, fault.Invalid) {
-		t.Errorf("the second layer, which is a byte too short: %q, %v, want two and invalid", got.String(), err)
+		t.Errorf("the second layer, one byte too short: %q, %v, want two and invalid", got.String(), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := inOrder(list, strings.NewReader("one"))(ctx, "one", first); err == nil {
-		t.Error("a layer is given after the context has ended")
+		t.Error("a layer was passed to use after the context has ended")
 	}
 }
 
@@ -54,17 +54,17 @@ func TestUpTo_RefusesMoreBytes(t *testing.T) {
 		t.Errorf("4 bytes: %d, %v", n, err)
 	}
 	if n, err := w.Write([]byte("5")); n != 0 || !fault.Is(err, fault.NoSpace) {
-		t.Errorf("one more: %d, %v, want no_space", n, err)
+		t.Errorf("one byte more: %d, %v, want no_space", n, err)
 	}
 }
 
 func TestCauseOf_ImportBecomesManual(t *testing.T) {
 	t.Parallel()
 	if c := causeOf(string(timeline.CauseExec)); c != timeline.CauseExec {
-		t.Errorf("a command's: %s", c)
+		t.Errorf("the cause of a command's snapshot: %s", c)
 	}
 	if c := causeOf(string(timeline.CauseImport)); c != timeline.CauseManual {
-		t.Errorf("an import's: %s, want %s", c, timeline.CauseManual)
+		t.Errorf("the cause of an import's snapshot: %s, want %s", c, timeline.CauseManual)
 	}
 }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// unpackLayers makes a sandbox with the history that came with a proposal, on this host and on the
-// repository at the commit that the proposal stands on. If that fails, there is no such sandbox.
+// unpackLayers creates a sandbox with the history of a proposal, on this host and on the repository at the commit
+// that the proposal is based on. After an error there is no such sandbox.
 func (t *Travel) unpackLayers(
 	ctx context.Context, in *incoming, list *proposal.Layers, from source, as string,
 ) (made *wire.Sandbox, err error) {
@@ -57,7 +57,7 @@ func (t *Travel) unpackLayers(
 // proposal.Layers.Digests.
 type source func(ctx context.Context, digest string, use func(io.Reader) error) error
 
-// inRepo is the source of layers that were fetched with a proposal, in a commit.
+// inRepo is the source of layers in a fetched commit.
 func (t *Travel) inRepo(in *incoming, commit repo.OID) source {
 	return func(ctx context.Context, digest string, use func(io.Reader) error) (err error) {
 		f, err := os.CreateTemp(t.c.Repos.Scratch(), "layer-")
@@ -75,7 +75,7 @@ func (t *Travel) inRepo(in *incoming, commit repo.OID) source {
 	}
 }
 
-// packed reads the list of layers that came with the proposal, and checks that both agree.
+// packed reads the list of layers of the proposal, and checks that both agree.
 func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Layers, error) {
 	if commit == "" {
 		return nil, fault.New(fault.NotFound, "no layers were pulled").
@@ -108,8 +108,8 @@ func (in *incoming) packed(ctx context.Context, commit repo.OID) (*proposal.Laye
 	return list, nil
 }
 
-// graft imports layers and adds the snapshots that they make up to the history of a sandbox: all of them or,
-// after an error, none. The caller holds the lock of the sandbox, which was just made.
+// graft imports layers and adds the snapshots made of them to the history of a sandbox: all of them or, after an
+// error, none. The caller holds the lock of the new sandbox.
 func (t *Travel) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.Layers, from source) error {
 	g := &grafting{c: &t.c, rec: rec, from: from, top: list.Top, layers: map[string]timeline.LayerID{},
 		ids: map[string]timeline.SnapshotID{list.Base: rec.Head}}
@@ -142,7 +142,7 @@ func (t *Travel) graft(ctx context.Context, rec *meta.Sandbox, list *proposal.La
 	return nil
 }
 
-// above lists a directory and the directories above it, without the root.
+// above lists a directory and its parents, without the root.
 func above(dir string) (all []string) {
 	for dir = path.Clean(dir); dir != "/" && dir != "."; dir = path.Dir(dir) {
 		all = append(all, dir)
@@ -150,23 +150,23 @@ func above(dir string) (all []string) {
 	return all
 }
 
-// grafting is a history that graft is about to add to a sandbox.
+// grafting is a history that graft adds to a sandbox.
 type grafting struct {
 	c     *Config
 	rec   *meta.Sandbox
 	from  source
-	top   string      // where the work tree is in the layers
-	below *layer.View // what the sandbox began with
+	top   string      // path of the work tree in the layers
+	below *layer.View // the view of the initial snapshot
 
-	ids    map[string]timeline.SnapshotID // the snapshots here, by the ids that they came with
+	ids    map[string]timeline.SnapshotID // the new snapshots, by their IDs in the proposal
 	layers map[string]timeline.LayerID    // by digest
-	made   []func()                       // of the layers, see Stacks.NewLayer
+	made   []func()                       // releases the layers: see Stacks.NewLayer
 	snaps  []timeline.Snapshot
 	routes []timeline.Route
 }
 
-// add adds the next snapshot and imports its layer. The snapshot keeps its id unless a snapshot of this home
-// has it.
+// add adds the next snapshot and imports its layer. The snapshot keeps its ID unless a snapshot of this home has
+// it.
 func (g *grafting) add(ctx context.Context, p *proposal.PackedSnapshot) error {
 	id, err := timeline.ParseSnapshotID(p.ID)
 	if err != nil {
@@ -199,8 +199,7 @@ func (g *grafting) add(ctx context.Context, p *proposal.PackedSnapshot) error {
 	return nil
 }
 
-// causeOf gives the cause of a snapshot that came with a proposal. It is never the cause of the snapshot
-// with which a sandbox begins.
+// causeOf returns the cause of an imported snapshot. It is never the cause of an initial snapshot.
 func causeOf(said string) timeline.Cause {
 	switch c := timeline.Cause(said); c {
 	case timeline.CauseExec, timeline.CauseAuto, timeline.CauseManual, timeline.CauseMark, timeline.CauseCheckout:
@@ -230,7 +229,7 @@ func (g *grafting) layer(ctx context.Context, digest string) error {
 	})
 }
 
-// drop removes the layers that were imported.
+// drop removes the imported layers.
 func (g *grafting) drop(ctx context.Context) (err error) {
 	for _, id := range g.layers {
 		err = errors.Join(err, g.c.Layers.Remove(context.WithoutCancel(ctx), id))
@@ -238,7 +237,7 @@ func (g *grafting) drop(ctx context.Context) (err error) {
 	return err
 }
 
-// release ends the protection of the layers, which now have records or are gone.
+// release ends the protection of the layers, which now have records or were removed.
 func (g *grafting) release() {
 	for _, made := range g.made {
 		made()

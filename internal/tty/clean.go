@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/visible"
 )
 
-// Clean makes one line of text from a sandbox harmless, as visible.Clean does.
+// Clean escapes one line of text from a sandbox, as visible.Clean does.
 func Clean(s string) string { return visible.Clean(s) }
 
 // Quote formats a path as git does: unchanged if it is plain, else in double quotes with escapes, so that it
@@ -64,19 +64,19 @@ func Wrap(s string, cols int) (lines []string) {
 	return lines
 }
 
-// Cleaner returns a writer that makes text harmless and writes it to w, line by line; newlines and tabs stay.
+// Cleaner returns a writer that escapes text and writes it to w, line by line; newlines and tabs stay.
 func Cleaner(w io.Writer) io.Writer { return &cleaner{w: w} }
 
 type cleaner struct {
 	w    io.Writer
-	rest []byte // an unfinished character
+	rest []byte // an incomplete character
 	line visible.Line
 }
 
 func (c *cleaner) Write(p []byte) (int, error) {
 	text := append(c.rest, p...)
 	n := len(text)
-	// The end of the text may be the beginning of a character.
+	// The end of the text may be the start of a character.
 	for k := 1; k < utf8.UTFMax && k <= len(text); k++ {
 		if utf8.RuneStart(text[len(text)-k]) {
 			if !utf8.FullRune(text[len(text)-k:]) {

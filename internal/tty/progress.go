@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// Bar shows the progress of an operation: on a terminal as one line that is redrawn,
-// and cleared when the operation ends; on a pipe or a file as a line every ten seconds.
-// It is not safe for concurrent use.
+// Bar shows the progress of an operation: on a terminal as one line that is redrawn, and cleared when the operation
+// ends; on a pipe or a file as a line every ten seconds. It is not safe for concurrent use.
 type Bar struct {
 	w     io.Writer // nil shows nothing
-	cols  int       // of the terminal; 0: not a terminal
+	cols  int       // of the terminal; 0 if it is not a terminal
 	shown bool
-	next  time.Time // nothing is shown before
+	next  time.Time // time of the next output
 	now   func() time.Time
 }
 
@@ -42,7 +41,7 @@ func NewBar(f *os.File) *Bar {
 	return b
 }
 
-// Set draws the bar. A total of 0 is unknown. bytes says that done and total are bytes.
+// Set draws the bar. A total of 0 is unknown. bytes says whether done and total are bytes.
 func (b *Bar) Set(phase string, done, total int64, bytes bool) {
 	if b.w == nil || b.now().Before(b.next) {
 		return

@@ -42,8 +42,7 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// width counts the characters of s that a terminal shows: all but those of the
-// sequences that Palette writes.
+// width returns the number of characters of s on a terminal: all except the escape sequences of Palette.
 func width(s string) int {
 	n := 0
 	for s != "" {

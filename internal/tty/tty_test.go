@@ -117,7 +117,8 @@ func TestBar_ShowsOnTerminalAndClears(t *testing.T) {
 	none.Clear()
 }
 
-// On a pipe a long operation writes a line every ten seconds, and a quick one nothing.
+// TestBar_WritesLinesToAPipe checks that on a pipe a long operation writes a line every ten seconds, and a quick one
+// nothing.
 func TestBar_WritesLinesToAPipe(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()

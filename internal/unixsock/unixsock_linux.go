@@ -50,8 +50,8 @@ func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	// Its file gets the mode of the socket, less the umask (unix_bind_bsd in the
-	// kernel's net/unix/af_unix.c). The umask is every thread's, and stays.
+	// The socket's file gets the mode of the socket, less the umask (unix_bind_bsd in the kernel's net/unix/af_unix.c).
+	// The umask is not changed, because all threads share it.
 	if err := unix.Fchmod(fd, uint32(mode.Perm())); err != nil {
 		return nil, os.NewSyscallError("fchmod", err)
 	}

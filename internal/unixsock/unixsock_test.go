@@ -22,7 +22,7 @@ func TestListen(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []os.FileMode{0o600, 0o666, 0o600} { // each in the place of the one before
+	for _, mode := range []os.FileMode{0o600, 0o666, 0o600} { // each replaces the previous one
 		ln, err := unixsock.Listen(dir, "s", mode)
 		if err != nil {
 			t.Fatal(err)
@@ -76,10 +76,10 @@ func TestListen_Errors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := unixsock.Listen(dir, "s", 0o600); err == nil {
-		t.Error("a socket took the place of a directory")
+		t.Error("a socket replaced a directory")
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
-		t.Errorf("something is left behind: %v, %v", names, err)
+		t.Errorf("left over: %v, %v", names, err)
 	}
 	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestListen_Errors(t *testing.T) {
 	}
 }
 
-// TestListen_KeepsUmask checks that files that other threads create meanwhile get the mode that they ask for.
+// TestListen_KeepsUmask checks that files that other threads create meanwhile get the mode that they request.
 func TestListen_KeepsUmask(t *testing.T) {
 	t.Parallel()
 	dir, made := t.TempDir(), t.TempDir()

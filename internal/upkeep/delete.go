@@ -85,7 +85,7 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 		return err
 	}
 	var fresh []timeline.LayerID
-	var sealed []meta.Layer
+	var finalized []meta.Layer
 	var routes []timeline.Route
 	defer func() {
 		if err != nil {
@@ -108,15 +108,15 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
 			}
 			// The layers that it replaces may be finalized, and are removed after this.
-			got, err := u.config.Layers.Seal(ctx, led.Layer)
+			got, err := u.config.Layers.Finalize(ctx, led.Layer)
 			if err != nil {
 				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
 			}
-			sealed = append(sealed, meta.Layer{ID: led.Layer, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size})
+			finalized = append(finalized, meta.Layer{ID: led.Layer, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size})
 		}
 		routes = append(routes, led)
 	}
-	unused, err := drop(ctx, id, routes, sealed...)
+	unused, err := drop(ctx, id, routes, finalized...)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop droppe
 // dropper removes a snapshot from the database. led are the routes that replace those which ended in it;
 // unused are the layers that nothing refers to any more.
 type dropper func(ctx context.Context, id timeline.SnapshotID, led []timeline.Route,
-	sealed ...meta.Layer) (unused []timeline.LayerID, err error)
+	finalized ...meta.Layer) (unused []timeline.LayerID, err error)
 
 // Discard deletes layers that have no record any more; those that are mounted or cannot be deleted are left
 // for garbage collection. Before they are deleted, it makes sure that the records that do not need them
@@ -137,7 +137,7 @@ func (u *Upkeep) Discard(ctx context.Context, ids []timeline.LayerID) {
 	if len(ids) == 0 {
 		return
 	}
-	u.CancelSeal(ids)
+	u.CancelFinalize(ids)
 	if err := u.config.DB.Flush(); err != nil {
 		u.config.Log.Warn("could not remove layers; gc will remove them", "layers", ids, "err", err)
 		return

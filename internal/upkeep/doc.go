@@ -8,7 +8,7 @@
 // layers in package layer. Its locks are these; docs/design/locks.md has their order.
 //   - thinning: one caller at a time removes snapshots of a whole history.
 //   - merging: one caller at a time merges what is queued.
-//   - sealing: one caller at a time finalizes layers.
+//   - finalizing: one caller at a time finalizes layers.
 //   - mu guards the queues, and what is known of chains and of the layer that is being finalized.
 //
 // Config.Shape is the engine's: upkeep holds it for writing while it removes layers, and for reading while it

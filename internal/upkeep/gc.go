@@ -109,7 +109,7 @@ func (u *Upkeep) clear(ctx context.Context, garbage []timeline.LayerID, progress
 	if err := u.config.DB.Flush(); err != nil {
 		return err
 	}
-	u.CancelSeal(garbage)
+	u.CancelFinalize(garbage)
 	for i, id := range garbage {
 		if err := u.config.Layers.Remove(ctx, id); err != nil {
 			return err

@@ -173,8 +173,8 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 	case gone && err != nil:
 		u.config.Log.Error("could not write to the ledger yet", "sandbox", rec.Name, "err", err)
 	case err != nil:
-		ids := make([]timeline.LayerID, len(c.sealed))
-		for i, l := range c.sealed {
+		ids := make([]timeline.LayerID, len(c.finalized))
+		for i, l := range c.finalized {
 			ids[i] = l.ID
 		}
 		u.Discard(ctx, ids)
@@ -192,11 +192,11 @@ func (u *Upkeep) dropRun(ctx context.Context, rec *meta.Sandbox, h *timeline.His
 
 // cutting is a run of adjacent snapshots that is ready to be removed.
 type cutting struct {
-	run    []timeline.SnapshotID // newest first
-	seen   []meta.Cut            // what it was made from
-	led    [][]timeline.Route
-	sealed []meta.Layer
-	made   func()
+	run       []timeline.SnapshotID // newest first
+	seen      []meta.Cut            // what it was made from
+	led       [][]timeline.Route
+	finalized []meta.Layer
+	made      func()
 }
 
 // errUnlike says that a run is not a plain chain of layers.
@@ -251,8 +251,8 @@ func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c c
 		if err != nil {
 			break
 		}
-		got, serr := u.config.Layers.Seal(ctx, id)
-		c.sealed, err = append(c.sealed, meta.Layer{ID: id, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size}), serr
+		got, serr := u.config.Layers.Finalize(ctx, id)
+		c.finalized, err = append(c.finalized, meta.Layer{ID: id, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size}), serr
 	}
 	if err != nil {
 		u.Discard(ctx, merged)
@@ -322,7 +322,7 @@ func (u *Upkeep) commitLocked(ctx context.Context, id timeline.SandboxID, c cutt
 	if !reflect.DeepEqual(now, c.seen) {
 		return nil, fault.New(fault.Conflict, "the neighbours of snapshot %s have changed", c.run[0])
 	}
-	unused, err := u.config.DB.DropRun(ctx, c.run, c.led, c.sealed...)
+	unused, err := u.config.DB.DropRun(ctx, c.run, c.led, c.finalized...)
 	if err != nil {
 		return nil, err
 	}

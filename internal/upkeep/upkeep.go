@@ -100,18 +100,18 @@ type Upkeep struct {
 	config Config        // never changed
 	shape  *sync.RWMutex // Config.Shape
 
-	thinning sync.Mutex // one caller at a time drops snapshots of a whole history
-	merging  sync.Mutex // one caller at a time merges what is queued
-	sealing  sync.Mutex // one sealer at a time
+	thinning   sync.Mutex // one caller at a time drops snapshots of a whole history
+	merging    sync.Mutex // one caller at a time merges what is queued
+	finalizing sync.Mutex // one caller at a time
 
 	work chan struct{} // one token: there may be something to finalize, to merge or to thin
 
-	mu        sync.Mutex
-	deep      map[timeline.SnapshotID]bool // snapshots whose chains may need merging; guarded by mu
-	shallow   map[timeline.SnapshotID]bool // snapshots whose chains need none; guarded by mu
-	thick     map[timeline.SandboxID]bool  // histories that may have snapshots to remove; guarded by mu
-	autos     map[timeline.SandboxID]int   // automatic snapshots since the history was queued; guarded by mu
-	underSeal seal                         // the layer that is being finalized; guarded by mu
+	mu       sync.Mutex
+	deep     map[timeline.SnapshotID]bool // snapshots whose chains may need merging; guarded by mu
+	shallow  map[timeline.SnapshotID]bool // snapshots whose chains need none; guarded by mu
+	thick    map[timeline.SandboxID]bool  // histories that may have snapshots to remove; guarded by mu
+	autos    map[timeline.SandboxID]int   // automatic snapshots since the history was queued; guarded by mu
+	underway finalization                 // the layer that is being finalized; guarded by mu
 }
 
 // New returns an Upkeep. It does nothing in the background before Work runs.
@@ -140,7 +140,7 @@ func (u *Upkeep) Work(ctx context.Context) {
 			return
 		case <-u.work:
 		}
-		if err := u.Seal(ctx); err != nil && ctx.Err() == nil {
+		if err := u.Finalize(ctx); err != nil && ctx.Err() == nil {
 			u.config.Log.Error("could not finalize layers; will try again", "err", err)
 		}
 		if err := u.Merge(ctx); err != nil && ctx.Err() == nil {
@@ -156,9 +156,9 @@ func (u *Upkeep) Work(ctx context.Context) {
 // release is called. It is for tests, for example of what is lost before a layer is finalized.
 func (u *Upkeep) Hold() (release func()) {
 	u.merging.Lock()
-	u.sealing.Lock()
+	u.finalizing.Lock()
 	return func() {
-		u.sealing.Unlock()
+		u.finalizing.Unlock()
 		u.merging.Unlock()
 	}
 }

@@ -31,8 +31,8 @@ func TestByHalves(t *testing.T) {
 	}
 }
 
-// TestSealOne_SkipsRemovedLayer checks that a layer that was removed before its turn is not hashed at all.
-func TestSealOne_SkipsRemovedLayer(t *testing.T) {
+// TestFinalizeOne_SkipsRemovedLayer checks that a layer that was removed before its turn is not hashed at all.
+func TestFinalizeOne_SkipsRemovedLayer(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
 	db, err := meta.Open(ctx, filepath.Join(dir, "coppice.db"))
@@ -54,8 +54,8 @@ func TestSealOne_SkipsRemovedLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := New(Config{DB: db, Layers: layers, Log: slog.New(slog.DiscardHandler)})
-	if err := u.sealOne(ctx, id); err != nil || layers.Sealed(id) {
-		t.Errorf("%v; sealed: %v", err, layers.Sealed(id))
+	if err := u.finalizeOne(ctx, id); err != nil || layers.Finalized(id) {
+		t.Errorf("%v; finalized: %v", err, layers.Finalized(id))
 	}
 }
 

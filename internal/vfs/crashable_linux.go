@@ -8,17 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Crashable passes calls on to the real file system and records which of their effects were
-// not synced yet. CrashClone makes a directory that holds what a crash could leave.
+// Crashable passes calls to the real file system and records which of their effects were not synced yet. CrashClone
+// makes a directory in a state that a crash could leave.
 //
-// The model is what POSIX promises and common file systems do. Sync of a file makes its content
-// and metadata durable, not its name. Sync of a directory makes its names durable. A rename is
-// atomic, and durable when the directory that it moves to is synced. Changes of one name reach
-// the disk in their order; changes of different names, and the blocks of a file, in any order.
+// The model is the guarantees of POSIX and of common file systems. Sync of a file makes its content and metadata
+// durable, not its name. Sync of a directory makes its names durable. A rename is atomic, and durable when the
+// directory that it moves to is synced. Changes of one name reach the disk in order; changes of different names, and
+// blocks of a file, in any order.
 //
-// What is changed below the directory by other means than Crashable counts as durable, unless
-// Unsync says otherwise. Nothing waits for the medium. Crashable is for tests; its directory is
-// best on a tmpfs.
+// Changes below the directory by other means than Crashable count as durable, unless Unsync says otherwise. No call
+// waits for the medium. Crashable is for tests; its directory is best on a tmpfs.
 type Crashable struct {
 	// OnCall, if set, runs before each call, one at a time. It may call CrashClone.
 	OnCall func(Op)
@@ -32,16 +31,16 @@ type Crashable struct {
 
 var _ FS = (*Crashable)(nil)
 
-// Crash says how much of what was not synced a crash leaves, in percent: of the changes of
-// names, and of the blocks and metadata of files. Seed chooses which. InOrder loses no change
-// of a name without those that came after it, as file systems with a journal do.
+// Crash says how much of the unsynced state a crash leaves, in percent: of the changes of names, and of the blocks
+// and metadata of files. Seed chooses which. With InOrder, a lost change of a name loses all later ones too, as on
+// file systems with a journal.
 type Crash struct {
 	Names, Data int
 	InOrder     bool
 	Seed        uint64
 }
 
-// Kill is a crash of the process alone, which loses nothing.
+// Kill is a crash of the process only, which loses nothing.
 var Kill = Crash{Names: 100, Data: 100}
 
 // PowerLoss returns a crash that loses all, some or none of the names, and likewise of the data.
@@ -70,11 +69,11 @@ type slot struct {
 	name string
 }
 
-// change is one of a name, or of both names of a rename, the last of which makes it durable.
+// change is a change of one name, or of both names of a rename; the last name makes it durable.
 type change struct {
 	dirs []*node // of each name
 	at   []slot
-	was  []*node // what each name led to before, and leads to now; nil: nothing
+	was  []*node // node of each name before; nil: none
 	is   []*node
 }
 
@@ -91,8 +90,7 @@ func (c *Crashable) Close() error {
 	return nil
 }
 
-// Unsync makes everything below a directory count as never synced, for files that were written by other
-// means.
+// Unsync makes everything below a directory count as never synced, for files that were written by other means.
 func (c *Crashable) Unsync(dir string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +126,7 @@ func (c *Crashable) unsyncLocked(dir *node) error {
 	return nil
 }
 
-// node returns the file that a name leads to, which may be "" for the descriptor itself.
+// node returns the file that a name leads to; "" is the descriptor itself.
 func (c *Crashable) node(dir int, name string) (*node, error) {
 	if name == "" {
 		return c.open(unix.AT_FDCWD, FDPath(dir), 0)
@@ -156,7 +154,7 @@ func (c *Crashable) open(dir int, name string, flags int) (*node, error) {
 	return n, nil
 }
 
-// maybe is node for a name that may lead to nothing.
+// maybe is node for a name that may not exist.
 func (c *Crashable) maybe(dir int, name string) (*node, error) {
 	n, err := c.node(dir, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -181,7 +179,7 @@ type name struct {
 	base string
 }
 
-// change carries out a call that changes names, and records it.
+// change executes a call that changes names, and records it.
 func (c *Crashable) change(op Op, call func() error, names ...name) error {
 	c.begin(op)
 	defer c.mu.Unlock()
@@ -216,7 +214,7 @@ func (c *Crashable) change(op Op, call func() error, names ...name) error {
 	return nil
 }
 
-// write carries out a call that changes the content of a file.
+// write executes a call that changes the content of a file.
 func (c *Crashable) write(op Op, fd int, call func() error) error {
 	c.begin(op)
 	defer c.mu.Unlock()
@@ -234,8 +232,8 @@ func (c *Crashable) write(op Op, fd int, call func() error) error {
 	return call()
 }
 
-// describe carries out a call that changes metadata of what a name leads to, which is opened
-// with these flags.
+// describe executes a call that changes the metadata of the file that a name leads to. The file is opened with these
+// flags.
 func (c *Crashable) describe(op Op, dir int, name string, flags int, call func() error) error {
 	c.begin(op)
 	defer c.mu.Unlock()
@@ -256,7 +254,7 @@ func (c *Crashable) describe(op Op, dir int, name string, flags int, call func()
 	return call()
 }
 
-// settleLocked makes the changes of names in a directory durable, with those that they follow.
+// settleLocked makes the changes of names in a directory durable, with the changes that precede them.
 func (c *Crashable) settleLocked(dir inode) {
 	durable := map[slot]bool{}
 	var rest []*change
@@ -281,7 +279,7 @@ func (c *Crashable) settleLocked(dir inode) {
 	}
 }
 
-// releaseLocked forgets the files of which nothing is unsynced.
+// releaseLocked forgets the files without unsynced changes.
 func (c *Crashable) releaseLocked() {
 	used := map[*node]bool{nil: true}
 	for _, one := range c.names {

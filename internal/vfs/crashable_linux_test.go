@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tb is what testing.T and rapid.T have in common.
+// tb is the common part of testing.T and rapid.T.
 type tb interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -64,7 +64,7 @@ func (d *disk) open(name string, flags int, fn func(fd int)) {
 	unix.Close(fd)
 }
 
-// in calls fn with the directory of a path, and the name there.
+// in calls fn with the directory of a path, and the name in it.
 func (d *disk) in(path string, fn func(dir int, base string) error) {
 	d.t.Helper()
 	d.open(filepath.Dir(path), unix.O_DIRECTORY, func(dir int) {
@@ -117,7 +117,7 @@ func (d *disk) clone(how Crash) string {
 	return to
 }
 
-// tree returns what a directory holds: contents by path, of directories "/", of links the target.
+// tree returns the contents of a directory by path: "/" for directories, and the target of links.
 func (d *disk) tree(dir string) map[string]string {
 	d.t.Helper()
 	all := map[string]string{}
@@ -141,7 +141,7 @@ func (d *disk) tree(dir string) map[string]string {
 	return all
 }
 
-// left fails unless a crash leaves exactly this, as pairs of path and content.
+// left fails unless a crash leaves exactly these pairs of path and content.
 func (d *disk) left(how Crash, pairs ...string) {
 	d.t.Helper()
 	want := map[string]string{}
@@ -153,7 +153,7 @@ func (d *disk) left(how Crash, pairs ...string) {
 	}
 }
 
-// nothing is a crash that leaves nothing but what was synced.
+// nothing is a crash that leaves only what was synced.
 var nothing = Crash{}
 
 func TestCrashClone(t *testing.T) {
@@ -292,7 +292,8 @@ func TestCrashClone(t *testing.T) {
 	}
 }
 
-// Types, links and metadata are cloned; metadata that were not synced may be lost.
+// TestCrashClone_KeepsMetadata checks that types, links and metadata are cloned; metadata that were not synced may be
+// lost.
 func TestCrashClone_KeepsMetadata(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
@@ -331,15 +332,15 @@ func TestCrashClone_KeepsMetadata(t *testing.T) {
 	}
 }
 
-// names is what a crash may do to names: after a directory was synced, each of its names leads
-// to where it led then or to where a later change made it lead. That a file was moved away is
-// durable when the directory that it was moved to is.
+// names models what a crash may do to names: after a directory was synced, each of its names leads to where it led
+// then or to where a later change made it lead. The removal of a name by a rename is durable when the directory that
+// the file was moved to is synced.
 type names struct {
 	now     map[string]string          // symbolic links by path
 	maybe   map[string]map[string]bool // what each path may lead to; "": nothing
-	durable map[string]bool            // links of which a name was synced
-	gone    map[string]bool            // those of which a name was taken away, other than by a rename
-	left    map[string]bool            // paths that a rename left last
+	durable map[string]bool            // links with a synced name
+	gone    map[string]bool            // links of which a name was removed, other than by a rename
+	left    map[string]bool            // paths whose last change was a rename away
 }
 
 func (s *names) set(path, to string) {
@@ -360,7 +361,7 @@ func (s *names) sync(dir string) {
 	}
 }
 
-// check fails unless a crash may leave a tree.
+// check fails unless a crash may leave this tree.
 func (s *names) check(t tb, got map[string]string) {
 	t.Helper()
 	seen := map[string]int{}
@@ -377,7 +378,7 @@ func (s *names) check(t tb, got map[string]string) {
 	}
 }
 
-// A crash leaves each name that was synced, and a rename loses nothing.
+// TestCrashClone_Names checks that a crash leaves each synced name, and that a rename loses nothing.
 func TestCrashClone_Names(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -438,7 +439,7 @@ func TestCrashClone_Names(t *testing.T) {
 	})
 }
 
-// A crash leaves of each block of a file what was synced last or written last.
+// TestCrashClone_Blocks checks that a crash leaves each block of a file as it was last synced or last written.
 func TestCrashClone_Blocks(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -480,13 +481,13 @@ func TestCrashClone_Blocks(t *testing.T) {
 			}
 			if b := got[at : at+
 				n]; !slices.ContainsFunc([][]byte{of(old), of(now)}, func(c []byte) bool { return bytes.Equal(b, c) }) {
-				t.Errorf("block at %d is neither what was synced nor what was written", at)
+				t.Errorf("block at %d is neither the synced nor the written one", at)
 			}
 		}
 	})
 }
 
-// A call that fails changes nothing, and OnCall comes before each.
+// TestCrashable_PassesErrorsOn checks that a failed call changes nothing, and that OnCall runs before each call.
 func TestCrashable_PassesErrorsOn(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)

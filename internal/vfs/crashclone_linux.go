@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrashClone makes a directory with what a crash at this moment could leave: all that was synced, and as much
-// of the rest as how says. The same calls before it and the same how give the same clone. Descriptors and
+// CrashClone makes a directory in a state that a crash at this moment could leave: everything that was synced, and as
+// much of the rest as how says. The same previous calls and the same how produce the same clone. Descriptors and
 // locks do not survive a crash, so a store can be opened there while the original is open.
 func (c *Crashable) CrashClone(to string, how Crash) error {
 	c.mu.Lock()
@@ -35,14 +35,14 @@ type cloner struct {
 	c     *Crashable
 	how   Crash
 	rand  *rand.Rand
-	names map[inode]map[string]*node // what names lead to that have unsynced changes
-	last  map[slot]*node             // what they led to after the last change
-	made  map[inode]string           // the path in the clone
+	names map[inode]map[string]*node // node of each name with unsynced changes, after the crash
+	last  map[slot]*node             // node of each name after the last change
+	made  map[inode]string           // path in the clone
 }
 
 func (k *cloner) keeps(percent int) bool { return k.rand.IntN(100) < percent }
 
-// choose decides which changes of names survive. One that follows a lost change is lost.
+// choose decides which changes of names survive. A change that follows a lost one is lost.
 func (k *cloner) choose() {
 	k.names, k.last = map[inode]map[string]*node{}, map[slot]*node{}
 	lost := map[slot]bool{}
@@ -70,7 +70,7 @@ func (k *cloner) choose() {
 	}
 }
 
-// copy copies a file of any type, of which the crash left its name.
+// copy copies a file of any type, whose name survives the crash.
 func (k *cloner) copy(n *node, to string) error {
 	mode, err := n.mode()
 	if err != nil {
@@ -127,7 +127,7 @@ func (k *cloner) copyDir(n *node, to string) error {
 		if err != nil {
 			return err
 		}
-		// Unless the name was changed since by other means.
+		// Ignore the choice if the name was changed by other means since.
 		if chosen, ok := differ[name]; ok && sub == k.last[slot{n.id, name}] {
 			sub = chosen
 		}
@@ -158,11 +158,11 @@ func (k *cloner) copyFile(n *node, to string) (err error) {
 	return err
 }
 
-// blockSize is what a medium writes as a whole.
+// blockSize is the unit in which a medium writes.
 const blockSize = 512
 
-// mix returns the content of a file that was not synced since it was old: of each block what
-// was synced or what was written last. A file may have grown before its blocks were written.
+// mix returns the content of a file that was not synced since it was old: each block is either the synced or the last
+// written one. A file may have grown before its blocks were written.
 func (k *cloner) mix(old, now []byte) []byte {
 	out := bytes.Clone(old)
 	if len(now) > len(old) && k.keeps(k.how.Data) {
@@ -185,7 +185,7 @@ func (k *cloner) mix(old, now []byte) []byte {
 	return out
 }
 
-// metadata is what an inode has besides its content.
+// metadata is the metadata of an inode.
 type metadata struct {
 	mode, uid, gid uint32
 	dev            uint64
@@ -227,7 +227,7 @@ func (n *node) metadata() (metadata, error) {
 	return m, nil
 }
 
-// apply gives a new file the metadata.
+// apply sets the metadata of a new file.
 func (m metadata) apply(to string) error {
 	if err := os.Lchown(to, int(m.uid), int(m.gid)); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (n *node) target() (string, error) {
 
 func (n *node) content() ([]byte, error) { return os.ReadFile(n.path()) }
 
-// copyTo copies the content to an empty file, and leaves its holes.
+// copyTo copies the content to an empty file, and keeps its holes.
 func (n *node) copyTo(to *os.File) error {
 	from, err := os.Open(n.path())
 	if err != nil {
@@ -282,7 +282,7 @@ func (n *node) copyTo(to *os.File) error {
 	return to.Truncate(st.Size())
 }
 
-// list returns the names in a directory; none of one that was removed.
+// list returns the names in a directory; none if the directory was removed.
 func list(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -5,32 +5,31 @@ import (
 	"syscall"
 )
 
-// Faulty passes calls on to FS, counts them, and lets one of them fail. It is
-// how the k-th-failure tests reach every write of a store.
+// Faulty passes calls to FS, counts them, and lets one of them fail. With it, tests reach the failure of every write
+// of a store.
 type Faulty struct {
-	FS FS // the file system underneath
+	FS FS // the underlying file system
 
 	mu    sync.Mutex
 	count int           // calls so far
 	at    int           // the call that fails, from 1; 0: none
-	after bool          // calls after it fail as well
-	dead  bool          // these as well that a full disk has room for
-	errno syscall.Errno // what it fails with
+	after bool          // later calls fail as well
+	dead  bool          // also those for which a full disk has room
+	errno syscall.Errno // error of failing calls
 	ops   map[Op]int    // calls by kind
 	match Op            // only calls of this kind count towards at; "": all
 }
 
-// FailAt makes the k-th call from now (from 1) fail with errno, and all later
-// ones too when stay is set, as on a full disk. k of 0 lets everything pass.
-// Counters start again at zero.
+// FailAt makes the k-th call from now (from 1) fail with errno and, if stay is set, all later ones too, as on a full
+// disk. With k of 0 no call fails. The counters start again at zero.
 func (f *Faulty) FailAt(k int, errno syscall.Errno, stay bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count, f.at, f.errno, f.after, f.dead, f.match, f.ops = 0, k, errno, stay, false, "", nil
 }
 
-// CrashAt makes the k-th call from now (from 1) and all later ones fail with EIO: what the calls before it
-// did is all that a process killed at that moment leaves.
+// CrashAt makes the k-th call from now (from 1) and all later ones fail with EIO: the effects of the calls before it
+// are what a process killed at that moment leaves.
 func (f *Faulty) CrashAt(k int) {
 	f.FailAt(k, syscall.EIO, true)
 	f.mu.Lock()
@@ -38,21 +37,21 @@ func (f *Faulty) CrashAt(k int) {
 	f.dead = true
 }
 
-// FailOp is FailAt for calls of kind op alone.
+// FailOp is FailAt for calls of kind op only.
 func (f *Faulty) FailOp(op Op, k int, errno syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count, f.at, f.errno, f.after, f.dead, f.match, f.ops = 0, k, errno, false, false, op, nil
 }
 
-// Calls returns how many calls were made since the last FailAt or FailOp.
+// Calls returns the number of calls since the last FailAt or FailOp.
 func (f *Faulty) Calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.count
 }
 
-// Ops returns how many calls of a kind were made since the last FailAt or FailOp.
+// Ops returns the number of calls of a kind since the last FailAt or FailOp.
 func (f *Faulty) Ops(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +77,7 @@ func (f *Faulty) step(op Op) error {
 	}
 	f.count++
 	if f.at > 0 && (f.count == f.at || f.after && f.count > f.at) {
-		// On a full disk one can still remove things and put them back.
+		// On a full disk, entries can still be removed, and moved back.
 		if f.after && !f.dead && (op == OpUnlink || op == OpRmdir || op == OpRename && f.count > f.at) {
 			return nil
 		}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OS is the real file system.
+// OS returns the real file system.
 func OS() FS { return system{} }
 
 // system passes every call to the kernel.
@@ -17,7 +17,7 @@ type system struct{}
 
 var _ FS = system{}
 
-// retry repeats fn while a signal interrupts it.
+// retry calls fn again while a signal interrupts it.
 func retry(fn func() error) error {
 	for {
 		if err := fn(); !errors.Is(err, unix.EINTR) {

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// The functions that take a path are for files that are Coppice's own: no sandbox may write to
-// a directory on the way. Their errors name the operation and the path.
+// The functions that take a path are for Coppice's own files: no sandbox may write to a directory of the path. Their
+// errors name the operation and the path.
 
 // Writer appends to an open file that was empty.
 type Writer struct {
@@ -45,7 +45,7 @@ func Replace(fsys FS, dir int, name string, write func(w *Writer) error) error {
 // replace is Replace without a flush.
 func replace(fsys FS, dir int, name string, write func(w *Writer) error) error {
 	tmp := name + ".tmp"
-	if err := unlink(fsys, dir, tmp); err != nil { // of a process that was killed
+	if err := unlink(fsys, dir, tmp); err != nil { // left by a killed process
 		return err
 	}
 	fd, err := fsys.Create(dir, tmp, 0o600)
@@ -62,7 +62,7 @@ func replace(fsys FS, dir int, name string, write func(w *Writer) error) error {
 	return nil
 }
 
-// unlink removes a name; one that is missing is not an error.
+// unlink removes a name; a missing one is not an error.
 func unlink(fsys FS, dir int, name string) error {
 	if err := fsys.Unlink(dir, name); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -70,7 +70,7 @@ func unlink(fsys FS, dir int, name string) error {
 	return nil
 }
 
-// Create makes a file, 0600, where none is. It is open for reading and writing.
+// Create makes a file with mode 0600, open for reading and writing. It fails if the file exists.
 func Create(fsys FS, path string) (f *os.File, err error) {
 	err = in("create", path, func(dir int, name string) error {
 		fd, err := fsys.Create(dir, name, 0o600)
@@ -87,13 +87,13 @@ func WriteFile(fsys FS, path string, content []byte) error {
 	return in("write", path, func(dir int, name string) error { return Replace(fsys, dir, name, all(content)) })
 }
 
-// WriteUnsynced is WriteFile without a flush, for files that a power loss may take: then the file may be
-// missing, old or torn.
+// WriteUnsynced is WriteFile without a flush, for files that may be lost: after a power loss the file may be missing,
+// old or torn.
 func WriteUnsynced(fsys FS, path string, write func(w *Writer) error) error {
 	return in("write", path, func(dir int, name string) error { return replace(fsys, dir, name, write) })
 }
 
-// NoteUnsynced is WriteUnsynced of a content.
+// NoteUnsynced is WriteUnsynced for given content.
 func NoteUnsynced(fsys FS, path string, content []byte) error {
 	return WriteUnsynced(fsys, path, all(content))
 }
@@ -105,7 +105,7 @@ func all(content []byte) func(w *Writer) error {
 	}
 }
 
-// MkdirAll makes a directory, 0700, and those above it that are missing.
+// MkdirAll makes a directory with mode 0700, and the missing directories above it.
 func MkdirAll(fsys FS, path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -117,7 +117,7 @@ func MkdirAll(fsys FS, path string) error {
 	}
 	err := in("mkdir", path, func(dir int, name string) error { return fsys.Mkdir(dir, name, 0o700) })
 	if info, e := os.Stat(path); errors.Is(err, fs.ErrExist) && e == nil && info.IsDir() {
-		return nil // another process was as quick
+		return nil // another process created it
 	}
 	return err
 }
@@ -148,7 +148,7 @@ func Chmod(fsys FS, path string, mode fs.FileMode) error {
 // Remove removes a file that is not a directory. A missing one is not an error.
 func Remove(fsys FS, path string) error {
 	err := in("remove", path, func(dir int, name string) error { return unlink(fsys, dir, name) })
-	if errors.Is(err, fs.ErrNotExist) { // nor is its directory
+	if errors.Is(err, fs.ErrNotExist) { // its directory is missing too
 		return nil
 	}
 	return err
@@ -163,7 +163,7 @@ func Sync(fsys FS, path string) error {
 	return pathError("sync", path, errors.Join(fsys.Sync(int(f.Fd())), f.Close()))
 }
 
-// in calls fn with the directory of a path, open, and the name there.
+// in calls fn with the opened directory of a path, and the name in it.
 func in(op, path string, fn func(dir int, name string) error) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Whichever call fails, and whenever a crash comes, a file is the old one or the new one; the
-// new one once WriteFile has returned.
+// TestWriteFile checks that whichever call fails, and whenever a crash happens, a file is the old one or the new one;
+// the new one once WriteFile has returned.
 func TestWriteFile(t *testing.T) {
 	t.Parallel()
 	for k := 1; ; k++ {

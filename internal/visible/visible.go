@@ -75,8 +75,7 @@ func Escape(b *strings.Builder, s string) {
 	}
 }
 
-// Clean makes one line of text harmless: each character that is not seen as itself, and
-// each byte that is not UTF-8, is written as an escape.
+// Clean escapes one line of text: each character that is not displayed as itself, and each byte that is not UTF-8.
 func Clean(s string) string {
 	i := 0
 	for i < len(s) && s[i] >= 0x20 && s[i] < 0x7f {

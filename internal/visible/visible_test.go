@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// invisible are characters that terminals and browsers show as nothing, as a space, or as
-// something other than their place in the text.
+// invisible are characters that terminals and browsers display as nothing, as a space, or as something other than their
+// place in the text.
 var invisible = []struct{ from, to rune }{
 	{0, 0x1f}, {0x7f, 0xa0}, {0xad, 0xad}, {0x34f, 0x34f}, {0x61c, 0x61c}, {0x115f, 0x1160}, {0x1680, 0x1680},
 	{0x17b4, 0x17b5},
@@ -38,7 +38,7 @@ func TestRune_RejectsInvisible(t *testing.T) {
 	}
 }
 
-// TestClean_EscapesInvisible covers the names that a review had hidden from a list of changes.
+// TestClean_EscapesInvisible covers names that could hide from a list of changes in a review.
 func TestClean_EscapesInvisible(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -54,13 +54,13 @@ func TestClean_EscapesInvisible(t *testing.T) {
 	}
 }
 
-// TestClean_OutputIsVisible checks any character, alone and among others: the output is
-// visible, and different texts still look different.
+// TestClean_OutputIsVisible checks every character, alone and among others: the output is visible, and different texts
+// look different.
 func TestClean_OutputIsVisible(t *testing.T) {
 	t.Parallel()
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if r >= 0xd800 && r < 0xe000 || r > 0x33000 && r&0xfff > 0x1ff {
-			continue // no UTF-8; of the planes that are empty or private, a sample
+			continue // not UTF-8; of planes that are empty or private, a sample
 		}
 		seen(t, string(r)+"a"+string(r))
 	}
@@ -82,14 +82,14 @@ func seen(t interface{ Errorf(string, ...any) }, s string) {
 		case r == utf8.RuneError || !unicode.IsPrint(r),
 			unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector,
 				unicode.Bidi_Control):
-			t.Errorf("Clean(%q) = %q, which shows U+%04X", s, out, r)
+			t.Errorf("Clean(%q) = %q, which contains U+%04X", s, out, r)
 		case unicode.Is(unicode.M, r) && before == ' ':
 			t.Errorf("Clean(%q) = %q, in which U+%04X combines with nothing", s, out, r)
 		}
 		before = r
 	}
 	if Clean(out) != out {
-		t.Errorf("Clean(%q) = %q, which is cleaned again", s, out)
+		t.Errorf("Clean(%q) = %q, which Clean changes again", s, out)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// plain are the characters that a word of a shell needs no quotes for.
+// plain are the characters that need no quotes in a shell word.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,"
 
 // Word quotes s as one word for a POSIX shell: unchanged if that is possible, else in single quotes. It does not
@@ -17,7 +17,7 @@ func Word(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// Command writes a command and its arguments as a line for a POSIX shell.
+// Command formats a command and its arguments as a line for a POSIX shell.
 func Command(args []string) string {
 	words := make([]string, len(args))
 	for i, a := range args {
@@ -26,7 +26,7 @@ func Command(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// Count writes a number with its noun: "1 path", "2 paths", "0 boxes".
+// Count formats a number with its noun: "1 path", "2 paths", "0 boxes".
 func Count(n int, noun string) string {
 	switch {
 	case n == 1:

@@ -21,7 +21,7 @@ func TestWord(t *testing.T) {
 	}
 }
 
-// TestCommand_ParsesBackInShell checks that a shell reads the arguments of a command as they were given.
+// TestCommand_ParsesBackInShell checks that a shell parses a command as the original arguments.
 func TestCommand_ParsesBackInShell(t *testing.T) {
 	t.Parallel()
 	arg := rapid.OneOf(rapid.StringMatching(`[ -~\n\t]*`),

@@ -23,10 +23,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// Create creates a sandbox on a repository, with the files below its work tree. It completes rec, keeps the commits
-// in the repository, imports the files of the commit unless an earlier sandbox has them, and makes the sandbox's own
-// .git. notes describe what was done, and warnings possible mistakes, for people. After an error there is no sandbox,
-// and nothing of it in the repository.
+// Create creates a sandbox on a repository, with the files below its work tree. It completes rec, holds the
+// commits in the repository, imports the files of the commit unless an earlier sandbox has them, and creates the
+// sandbox's own .git. notes describe what was done, and warnings possible mistakes, for users. After an error
+// there is no sandbox, and the repository is unchanged.
 func (t *Trees) Create(
 	ctx context.Context, w *Site, rec *meta.Sandbox, below bases.Base, progress func(wire.Progress),
 ) (notes, warnings []string, err error) {
@@ -57,8 +57,8 @@ func (t *Trees) Create(
 	return notes, warnings, nil
 }
 
-// plan decides what the sandbox sees of a repository, and puts into its record what it has of it. warnings
-// list the files that are not committed and cannot be part of the work tree.
+// plan determines what the sandbox sees of a repository, and stores it in rec. warnings list the uncommitted
+// files that cannot be part of the work tree.
 func (t *Trees) plan(
 	ctx context.Context, w *Site, rec *meta.Sandbox, below bases.Base,
 ) (tree *Tree, warnings []string, err error) {
@@ -96,7 +96,7 @@ func (t *Trees) plan(
 	return tree, warnings, nil
 }
 
-// beginsOn gives the branch that a sandbox of a name begins on.
+// beginsOn returns the initial branch of a sandbox, by the sandbox's name.
 func (w *Site) beginsOn(name string) (repo.Ref, error) {
 	if w.branch != "" {
 		return repo.ParseBranch(w.branch)
@@ -104,7 +104,7 @@ func (w *Site) beginsOn(name string) (repo.Ref, error) {
 	return gitwork.BranchOf(name)
 }
 
-// owner gives the ids that the files have inside which the daemon's user owns outside.
+// owner returns the IDs inside of the files that the daemon's user owns outside.
 func (t *Trees) owner(rec *meta.Sandbox) (uid, gid uint32) {
 	if rec.Tier == workspace || rec.User == me {
 		return t.c.UID, t.c.GID
@@ -112,10 +112,10 @@ func (t *Trees) owner(rec *meta.Sandbox) (uid, gid uint32) {
 	return 0, 0 // root of the sandbox, whichever user that is outside
 }
 
-// Record makes the layer of a sandbox's first snapshot, which is its own .git, and then the sandbox. b is the
-// base that Import gave for the tree, and held the intent by which the commits stay in the repository: it
-// ends with the record of the sandbox. It fails if the base was removed in the meantime, and keeps it
-// from being removed otherwise.
+// Record creates the layer of a sandbox's first snapshot, which is its own .git, and then the sandbox. b is the
+// base that Import returned for the tree. held is the intent that holds the commits; it ends with the record of
+// the sandbox. Record fails if the base was removed in the meantime; otherwise the new sandbox protects it from
+// removal.
 func (t *Trees) Record(
 	ctx context.Context, w *Site, tree *Tree, rec *meta.Sandbox, b bases.Base, held int64,
 ) (err error) {
@@ -128,7 +128,7 @@ func (t *Trees) Record(
 	if err != nil {
 		return err
 	}
-	first.Sealed = false
+	first.Finalized = false
 	rec.Head, rec.MountTop, rec.Gen = first.ID, first.ID, 1
 	id, made, err := t.c.Stacks.NewLayer()
 	if err != nil {
@@ -151,7 +151,7 @@ func (t *Trees) Record(
 	return nil
 }
 
-// writeGit writes a sandbox's own .git, on top of the tree that v shows.
+// writeGit writes a sandbox's own .git, on top of the tree in v.
 func (t *Trees) writeGit(
 	ctx context.Context, b *layer.Builder, w *Site, tree *Tree, rec *meta.Sandbox, v *layer.View,
 ) error {
@@ -166,7 +166,7 @@ func (t *Trees) writeGit(
 	if err != nil {
 		return fault.Wrap(err, "open the repository's directory")
 	}
-	defer func() { _ = to.Close() }() // a directory
+	defer func() { _ = to.Close() }() // closing a directory never fails
 	branch, err := repo.ParseBranch(rec.Repo.Branch)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (t *Trees) writeGit(
 	}
 	return w.Inside(ctx, repo.Inside{
 		Branch: branch, Commit: tree.Base, Objects: objects, Moved: t.c.Plain(rec.Driver), To: to,
-		Identity: true, // policy, or another HOME, may hide the user's configuration from git inside
+		Identity: true, // the policy, or another HOME, may hide the user's configuration from git inside
 	})
 }
 

@@ -17,18 +17,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Site is a repository of the host for a sandbox, with the directory that the sandbox starts in.
+// Site is a repository of the host for a sandbox, with the initial working directory of the sandbox.
 type Site struct {
 	*repo.Repo
-	Base    repo.OID // the commit that the sandbox begins at
-	dir     string   // the directory that was named, if it is in the work tree, or else the top
-	branch  string   // the short name of the branch that it begins on; "" is a branch of the sandbox's own
-	dirty   bool     // it begins with what is not committed
-	objects []string // the directories of the host that hold the objects
+	Base    repo.OID // the commit that the sandbox starts from
+	dir     string   // the requested directory if it is in the work tree, else the top
+	branch  string   // the short name of the initial branch; "": the sandbox's default branch
+	dirty   bool     // the sandbox starts with the uncommitted changes
+	objects []string // the host directories with the objects
 }
 
-// Find finds the repository that a request names; nil if it names none. If the request allows that the sandbox
-// has none, an error becomes a warning, and Find removes the repository from the request.
+// Find finds the repository that a request names; nil if it names none. If the repository is optional, an error
+// becomes a warning, and Find removes the repository from the request.
 func (t *Trees) Find(ctx context.Context, req *wire.CreateRequest) (w *Site, warning string, err error) {
 	if req.Repo == nil {
 		return nil, "", nil
@@ -41,7 +41,7 @@ func (t *Trees) Find(ctx context.Context, req *wire.CreateRequest) (w *Site, war
 	return nil, Without(err), nil
 }
 
-// Without is the warning that a sandbox works on no repository, because of err.
+// Without returns the warning that a sandbox has no repository because of err.
 func Without(err error) string {
 	text := "the sandbox has no repository: " + err.Error()
 	if hint := fault.HintOf(err); hint != "" {
@@ -93,7 +93,7 @@ func (t *Trees) find(ctx context.Context, req *wire.CreateRequest) (*Site, error
 	return w, err
 }
 
-// objectsOf lists the directories that hold a repository's objects, with symbolic links resolved.
+// objectsOf lists the directories with a repository's objects, with symbolic links resolved.
 func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 	dirs, err := r.ObjectDirs(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 	return dirs, nil
 }
 
-// canLie refuses a work tree that a sandbox cannot have at the same place as the host.
+// canLie refuses a work tree that cannot have the same path in a sandbox as on the host.
 func canLie(top, home string) error {
 	switch {
 	case top == "/" || !utf8.ValidString(top):
@@ -130,11 +130,11 @@ func canLie(top, home string) error {
 	return nil
 }
 
-// Visible refuses a repository inside a hidden place of a policy, since its objects would reveal the content. Places
-// in its work tree may be hidden.
+// Visible refuses a repository inside a path that a policy hides, since its objects would reveal the content.
+// Paths in the work tree itself may be hidden.
 func (w *Site) Visible(hidden []string) error { return visible(w.Top, w.objects, hidden) }
 
-// visible is Visible for a work tree at top, whose objects are in directories.
+// visible is Visible for a work tree at top with its objects in the given directories.
 func visible(top string, objects, hidden []string) error {
 	for _, h := range hidden {
 		h = strings.TrimSuffix(h, "/*")
@@ -148,5 +148,5 @@ func visible(top string, objects, hidden []string) error {
 	return nil
 }
 
-// errGone says that a base was removed while a sandbox was made on it.
+// errGone means that a base was removed while a sandbox was created on it.
 var errGone = errors.New("the imported tree of the commit was removed meanwhile")

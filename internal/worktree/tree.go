@@ -20,36 +20,36 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// The files of a commit are imported once, as a layer at the place of the work tree, with the index for the
-// git inside. That layer is a base, which all sandboxes share that begin at the commit; another commit is
-// a layer on it with the difference. It holds nothing of a single sandbox: what is a sandbox's own is in the
-// layer of its first snapshot (Trees.Record).
+// The files of a commit are imported once, as a layer with the files at the path of the work tree and the index
+// for git inside. That layer is a base, which all sandboxes at the commit share. Another commit is a layer on top
+// of it with the differences. A base contains nothing of a single sandbox: a sandbox's own files are in the layer
+// of its first snapshot (Trees.Record).
 
 const (
-	// KeepUnused is how long the base of a tree is kept after its last snapshot is gone.
+	// KeepUnused is how long the base of a tree is kept after its last snapshot was deleted.
 	KeepUnused = 14 * 24 * time.Hour
-	// keys is the prefix of the keys of such bases.
+	// keys is the prefix of the keys of these bases.
 	keys = "git "
-	// maxDeltas is how many of them lie one on another.
+	// maxDeltas is the maximum number of these bases on top of each other.
 	maxDeltas = 24
-	// noteUse is the shortest time between two notes that one is used.
+	// noteUse is the minimum time between two updates of a base's last use.
 	noteUse = time.Hour
 )
 
-// Tree is a work tree that is imported: the files of a commit, at a place inside sandboxes.
+// Tree is an imported work tree: the files of a commit, at a path inside sandboxes.
 type Tree struct {
 	*repo.Repo
 	At       string              // the top of the work tree, inside
 	Base     repo.OID            // the commit of HEAD
-	Start    repo.OID            // the commit of the files: Base, or one on it with what is not committed
-	Below    timeline.SnapshotID // what the tree lies on; "" is the host, or nothing
-	Host     bool                // the directories above the tree are the host's
-	UID, GID uint32              // who owns the files inside
+	Start    repo.OID            // the commit of the files: Base, or a commit on it with uncommitted changes
+	Below    timeline.SnapshotID // the snapshot below the tree; "" is the host, or nothing
+	Host     bool                // the parent directories of the tree are the host's
+	UID, GID uint32              // owner of the files inside
 }
 
-// key is the key of the base of a tree: everything but the commit. The base of a tree with the same key and
-// fingerprint is the base of this tree, and a tree can be laid on the base of a clean one with the same key.
-// What is not committed lies on a commit, and nothing lies on it.
+// key is the key of the base of a tree: everything except the commit. A base with the same key and fingerprint is
+// the base of this tree, and a tree can be stacked on the base of a clean one with the same key. Nothing is
+// stacked on a base with uncommitted changes.
 func (t *Tree) key(dirty bool) string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "1 %q %q %q %t %d %d %t", t.Common, t.Top, t.At, t.Host, t.UID, t.GID, dirty)
@@ -57,7 +57,7 @@ func (t *Tree) key(dirty bool) string {
 	return keys + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// dirty reports whether the tree has what is not committed.
+// dirty reports whether the tree has uncommitted changes.
 func (t *Tree) dirty() bool { return t.Start != t.Base }
 
 // print is the fingerprint of the base.
@@ -108,10 +108,10 @@ func (t *Trees) Import(ctx context.Context, tree *Tree, progress func(wire.Progr
 	return b, nil
 }
 
-// short abbreviates a commit for people.
+// short abbreviates a commit ID for messages.
 func short(c repo.OID) string { return string(c[:min(len(c), 12)]) }
 
-// known finds the base of a tree, if there is one, and notes that it is used.
+// known finds the base of a tree, if it exists, and updates its last use.
 func (t *Trees) known(ctx context.Context, tree *Tree) (_ bases.Base, known bool, err error) {
 	all, err := t.c.DB.Bases(ctx, tree.key(tree.dirty()))
 	if err != nil {
@@ -129,8 +129,8 @@ func (t *Trees) known(ctx context.Context, tree *Tree) (_ bases.Base, known bool
 	return bases.Base{}, false, nil
 }
 
-// near finds the base that a tree is laid on: of those of the same work tree the one that was used last. It
-// returns nil if there is none, or if too many lie one on another already.
+// near finds the base that a tree is stacked on: the most recently used one of the same work tree. It returns nil
+// if there is none, or if it has maxDeltas already.
 func (t *Trees) near(ctx context.Context, tree *Tree) (*meta.Base, error) {
 	all, err := t.c.DB.Bases(ctx, tree.key(false))
 	if err != nil || len(all) == 0 {
@@ -139,7 +139,7 @@ func (t *Trees) near(ctx context.Context, tree *Tree) (*meta.Base, error) {
 	b := &all[0]
 	_, err = tree.Commit(ctx, b.Print)
 	switch {
-	case fault.Is(err, fault.NotFound): // the repository has it no more
+	case fault.Is(err, fault.NotFound): // the repository no longer has the commit
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -158,8 +158,8 @@ func (t *Trees) near(ctx context.Context, tree *Tree) (*meta.Base, error) {
 	return b, nil
 }
 
-// importTree makes the base of a tree; if from is not nil, of what differs from that base. The caller holds
-// Bases.Importing.
+// importTree creates the base of a tree; if from is not nil, with only the differences from that base. The caller
+// holds Bases.Importing.
 func (t *Trees) importTree(
 	ctx context.Context, tree *Tree, from *meta.Base, progress func(wire.Progress),
 ) (_ bases.Base, out repo.CheckedOut, err error) {
@@ -194,7 +194,7 @@ func (t *Trees) importTree(
 	return got, out, err
 }
 
-// view shows the layers that make up a snapshot, without the host below them.
+// view returns the layers of a snapshot, without the host below them.
 func (t *Trees) view(ctx context.Context, id timeline.SnapshotID) (*layer.View, error) {
 	dirs, err := t.c.Stacks.Dirs(ctx, id)
 	if err != nil {

@@ -19,29 +19,29 @@ import (
 )
 
 const (
-	// workspace is the tier in which the work tree is all that a sandbox has.
+	// workspace is the tier in which a sandbox consists of only the work tree.
 	workspace = string(policy.Workspace)
-	// me is the user of a sandbox who has the ids of the daemon's user.
+	// me is the user of a sandbox that has the IDs of the daemon's user.
 	me = "me"
 )
 
-// Maker makes the records of sandboxes.
+// Maker creates the records of sandboxes.
 type Maker interface {
-	// First makes the first snapshot of a sandbox, on parent. It does not record it.
+	// First creates the first snapshot of a sandbox, on parent. It does not record it.
 	First(
 		ctx context.Context, rec *meta.Sandbox, parent timeline.SnapshotID, message string,
 	) (timeline.Snapshot, error)
-	// Create records a sandbox with its first snapshot and the route of that, in the ledger and in the
+	// Create records a sandbox with its first snapshot and the snapshot's route, in the ledger and in the
 	// database. The intent ends with it.
 	Create(
 		ctx context.Context, rec *meta.Sandbox, first timeline.Snapshot, on timeline.Route, intent int64,
 	) error
 }
 
-// Stacks are the layers that other packages make and read.
+// Stacks are the layers, which other packages create and read too.
 type Stacks interface {
-	// NewLayer names a layer that is about to be made. Until made is called, no garbage collection
-	// removes it although it has no record.
+	// NewLayer names a layer that is about to be created. Until made is called, garbage collection keeps the
+	// layer although it has no record.
 	NewLayer() (id timeline.LayerID, made func(), err error)
 	// Dirs returns the directories of the layers that make up a snapshot, topmost first.
 	Dirs(ctx context.Context, id timeline.SnapshotID) ([]string, error)
@@ -60,8 +60,8 @@ type Config struct {
 	Keep   sync.Locker // while it is held, no layer is removed
 	// Open finds the repository that contains a host directory.
 	Open func(ctx context.Context, dir string) (*repo.Repo, error)
-	// Plain reports whether the roots of a driver are copies, in which files do not have the inodes of
-	// the layers. It is true for a driver that is not known.
+	// Plain reports whether the roots of a driver are copies, in which files do not have the inodes of the
+	// layers. It is true for an unknown driver.
 	Plain    func(driver string) bool
 	Home     string // COPPICE_HOME
 	UID, GID uint32 // of the daemon's user, on the host
@@ -69,16 +69,17 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Trees makes sandboxes that work on repositories. Make one with New. All methods are safe for concurrent use.
+// Trees creates sandboxes that work on repositories. Create one with New. Its methods are safe for concurrent
+// use.
 type Trees struct {
 	c Config // never changed
 }
 
-// New makes Trees.
+// New returns a Trees.
 func New(c Config) *Trees { return &Trees{c: c} }
 
-// Repository opens the repository that a sandbox works on. It is Invalid if the sandbox works on none, and
-// Conflict if another repository is in its place.
+// Repository opens the repository of a sandbox. Invalid: the sandbox has none. Conflict: another repository is in
+// its place.
 func (t *Trees) Repository(ctx context.Context, rec *meta.Sandbox) (*repo.Repo, error) {
 	if rec.Repo == nil {
 		return nil, fault.New(fault.Invalid, "sandbox %s has no git repository", rec.Name).

@@ -39,8 +39,8 @@ func TestRepository_UnusableIsRefused(t *testing.T) {
 	}
 }
 
-// TestGitIndex_RefusesTooLarge checks the size before reading, since an index of the largest
-// size would take a gigabyte of memory.
+// TestGitIndex_RefusesTooLarge checks that the size is checked before reading, since an index of the maximum size
+// would take a gigabyte of memory.
 func TestGitIndex_RefusesTooLarge(t *testing.T) {
 	t.Parallel()
 	f, err := os.Create(filepath.Join(t.TempDir(), "index"))

@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// readIndex reads the git index of a base: a file of a layer, which does not change. It is TooLarge beyond
+// readIndex reads the git index of a base: a file of a layer, which does not change. TooLarge: it exceeds
 // limit.IndexBytes.
 func readIndex(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
@@ -36,9 +36,9 @@ func readIndex(f *os.File) ([]byte, error) {
 // writer writes the layer of a tree.
 type writer struct {
 	*Tree
-	from     repo.OID    // the commit of the base that it is laid on; "" if it is written as a whole
+	from     repo.OID    // the commit of the base below; "" if the whole tree is written
 	index    []byte      // the git index of that base
-	lower    *layer.View // what the tree lies on; nil is nothing, or the host
+	lower    *layer.View // the layers below the tree; nil if there are none, or the host
 	progress func(done, total int64)
 }
 
@@ -64,7 +64,7 @@ func (w *writer) write(ctx context.Context, b *layer.Builder) (out repo.CheckedO
 	if err != nil {
 		return out, fault.Wrap(err, "open the work tree")
 	}
-	defer func() { _ = to.Close() }() // a directory
+	defer func() { _ = to.Close() }() // closing a directory never fails
 	out, err = w.Checkout(ctx, repo.Checkout{
 		Commit: w.Start, From: w.from, To: to, Progress: w.progress,
 		Remove: func(p string) error { return b.Whiteout(path.Join(at, p)) },
@@ -84,7 +84,7 @@ func (w *writer) write(ctx context.Context, b *layer.Builder) (out repo.CheckedO
 	return out, w.Index(ctx, repo.Index{Written: out, Commit: w.Base, Before: w.index, UID: w.UID, GID: w.GID, To: git})
 }
 
-// look gives the metadata of a directory above the work tree.
+// look returns the metadata of a parent directory of the work tree.
 func (w *writer) look(dir string) (layer.DirMeta, error) {
 	if w.Host {
 		l, err := rootfs.LookOf(dir)
@@ -93,14 +93,13 @@ func (w *writer) look(dir string) (layer.DirMeta, error) {
 	return lookIn(w.lower, dir)
 }
 
-// topLook gives the metadata of the top of the work tree: as on the host, but with the owner of the files in
-// it, who may write to it.
+// topLook returns the metadata of the top of the work tree: as on the host, but writable by the owner.
 func (w *writer) topLook() (layer.DirMeta, error) {
 	l, err := rootfs.LookOf(w.Top)
 	return layer.DirMeta{Mode: l.Mode | 0o700, Mtime: l.Mtime}, err
 }
 
-// lookIn gives the metadata of a directory of a view, and usual metadata if it has no such directory.
+// lookIn returns the metadata of a directory in a view, or default metadata if it has no such directory.
 func lookIn(v *layer.View, dir string) (layer.DirMeta, error) {
 	usual := layer.DirMeta{Mode: 0o755, Mtime: time.Unix(0, 0)}
 	if v == nil {
@@ -117,7 +116,7 @@ func lookIn(v *layer.View, dir string) (layer.DirMeta, error) {
 		err
 }
 
-// leadTo makes the directories above a path, with the metadata that look gives.
+// leadTo creates the parent directories of a path, with the metadata that look returns.
 func leadTo(b *layer.Builder, p string, look func(dir string) (layer.DirMeta, error)) error {
 	if p == "/" {
 		return nil
@@ -139,7 +138,7 @@ func leadTo(b *layer.Builder, p string, look func(dir string) (layer.DirMeta, er
 	return nil
 }
 
-// rel gives a path inside as a path of a layer.
+// rel converts a path inside to a path of a layer.
 func rel(p string) string {
 	if p == "/" {
 		return "."

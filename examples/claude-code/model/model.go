@@ -1,6 +1,5 @@
-// Package model is a scripted language model: a server that speaks as much of
-// Anthropic's Messages API as Claude Code needs, and answers with the turns of a
-// script. The example and our tests import it.
+// Package model is a scripted language model: a server that speaks as much of Anthropic's Messages API as Claude
+// Code needs, and answers with the turns of a script. The example and Coppice's tests import it.
 package model
 
 import (
@@ -12,30 +11,29 @@ import (
 	"sync"
 )
 
-// Turn is one answer of the model: a tool call, or, without Tool, the end.
+// Turn is one answer of the model: a tool call, or, without Tool, the last answer.
 type Turn struct {
-	Say   string         // what it says first
-	Tool  string         // the tool that it calls, as "Bash"
-	Input map[string]any // what it calls the tool with
-	Want  string         // what the tool's result has to hold
-	// Before is done before the turn is given, once.
+	Say   string         // text before the tool call
+	Tool  string         // the called tool, such as "Bash"
+	Input map[string]any // the input of the tool
+	Want  string         // text that the tool's result must contain
+	// Before is called once before the turn is sent.
 	Before func(ctx context.Context) error
 }
 
-// Server plays a story to one agent. An http.Server runs it.
+// Server serves a story to one agent. It is an http.Handler.
 type Server struct {
 	mu    sync.Mutex
 	story []Turn // guarded by mu
-	begun int    // guarded by mu: turns whose Before is done
-	err   error  // guarded by mu: why the story broke off
-	done  bool   // guarded by mu: its last turn was given
+	begun int    // guarded by mu: number of turns whose Before was called
+	err   error  // guarded by mu: why the story failed
+	done  bool   // guarded by mu: the last turn was sent
 }
 
-// New makes a server for the story, whose last turn calls no tool.
+// New returns a server for the story, whose last turn must call no tool.
 func New(story []Turn) *Server { return &Server{story: story} }
 
-// Err says why the story broke off, or that it has not come to its end; nil when
-// all of it was played.
+// Err returns why the story failed, or an error if it is not complete; nil if all of it was sent.
 func (s *Server) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +43,7 @@ func (s *Server) Err() error {
 	return s.err
 }
 
-// request is what matters here of a POST /v1/messages.
+// request is the relevant part of a POST /v1/messages.
 type request struct {
 	Model    string
 	Stream   bool
@@ -83,15 +81,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	turn := Turn{Say: "A story"} // titles and the like are asked for without tools
+	turn := Turn{Say: "A story"} // titles and the like are requested without tools
 	if len(req.Tools) > 0 {
 		turn = s.next(r.Context(), req.Messages)
 	}
 	answer(w, &req, turn)
 }
 
-// next gives the turn that follows the conversation. How far that is, the
-// conversation says itself, so that an agent may ask for the same turn again.
+// next returns the turn that follows the conversation. The position is derived from the conversation itself, so
+// that an agent may request the same turn again.
 func (s *Server) next(ctx context.Context, said []message) Turn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +99,7 @@ func (s *Server) next(ctx context.Context, said []message) Turn {
 			n++
 		}
 		var blocks []block
-		_ = json.Unmarshal(m.Content, &blocks) // a string is of no interest
+		_ = json.Unmarshal(m.Content, &blocks) // a string is irrelevant
 		for _, b := range blocks {
 			if b.Type == "tool_result" {
 				result = b
@@ -131,14 +129,13 @@ func (s *Server) next(ctx context.Context, said []message) Turn {
 	return turn
 }
 
-// fail ends the story; the caller holds mu.
+// fail ends the story. The caller holds mu.
 func (s *Server) fail(format string, args ...any) Turn {
 	s.err = fmt.Errorf(format, args...)
 	return Turn{Say: s.err.Error()}
 }
 
-// answer writes the turn as server-sent events, or as one message where the
-// agent does not stream.
+// answer sends the turn as Server-Sent Events, or as one message if the agent does not stream.
 func answer(w http.ResponseWriter, req *request, t Turn) {
 	content, stop := []block{{Type: "text", Text: t.Say}}, "end_turn"
 	if t.Tool != "" {
@@ -164,7 +161,7 @@ func answer(w http.ResponseWriter, req *request, t Turn) {
 	whole["content"], whole["stop_reason"] = []block{}, nil
 	send("message_start", map[string]any{"message": whole})
 	for i, b := range content {
-		// A block begins empty; what it holds comes as deltas.
+		// A block begins empty; its content is sent as deltas.
 		empty := map[string]any{"type": b.Type, "text": ""}
 		delta := map[string]any{"type": "text_delta", "text": b.Text}
 		if b.Type == "tool_use" {

@@ -9,7 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/examples/claude-code/model"
 )
 
-// ask posts a conversation, and gives the answer.
+// ask posts a conversation, and returns the answer.
 func ask(s *model.Server, messages string) string {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w,
@@ -29,14 +29,14 @@ func TestModel_PlaysAndChecksStory(t *testing.T) {
 	story := []model.Turn{{Say: "I count.", Tool: "Bash", Input: map[string]any{"command": "seq 3"}, Want: "3"},
 		{Say: "Done."}}
 	s := model.New(story)
-	for range 2 { // an agent may ask again
+	for range 2 { // an agent may repeat a request
 		if got := ask(s, asked); !strings.Contains(got, `"partial_json":"{\"command\":\"seq 3\"}"`) ||
 			!strings.Contains(got, `"stop_reason":"tool_use"`) {
 			t.Error(got)
 		}
 	}
 	if s.Err() == nil {
-		t.Error("half a story is taken for a whole")
+		t.Error("an incomplete story has no error")
 	}
 	if got := ask(s, called+`1 2 3"}]}`); !strings.Contains(got, "Done.") || s.Err() != nil {
 		t.Error(got, s.Err())

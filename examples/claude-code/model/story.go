@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A Stage is where the example's story is played.
+// A Stage is the environment in which the story runs.
 type Stage struct {
-	// Coppice runs coppice on the host, and gives what it prints.
+	// Coppice runs coppice on the host, and returns its output.
 	Coppice func(ctx context.Context, args ...string) (string, error)
 	Sandbox string   // the agent's sandbox
 	Claude  string   // the agent's own program
-	Doomed  []string // what it deletes, its program among it
+	Doomed  []string // files that the agent deletes, including its own program
 }
 
-// The story's turns by what they do.
+// The turns of the story, by what they do.
 const (
 	Writes = iota
 	Works
@@ -24,8 +24,8 @@ const (
 	Ends
 )
 
-// Story is that of an agent which deletes the ground that it stands on. It works
-// in a directory of its own, and writes plan.md and numbers there.
+// Story returns the story of an agent that deletes its own program. It works in its own directory, and
+// writes plan.md and numbers there.
 func Story(st Stage) []Turn {
 	good := ""
 	return []Turn{

@@ -1,5 +1,5 @@
-// Command explore tries three ways to solve a task in forks of a sandbox, at
-// the same time, tests each, and keeps the first that passes.
+// Command explore tries three solutions of a task in forks of a sandbox concurrently, tests each, and keeps the
+// first that passes.
 package main
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// tries are the ways, in the order of preference.
+// tries are the solutions, in the order of preference.
 var tries = []struct{ name, command string }{
 	{"guess", "echo 41 >/var/tmp/answer"},
 	{"arithmetic", "echo $((6 * 7)) >/var/tmp/answer"},
-	{"despair", "rm -rf /usr/lib/git-core"}, // only this fork will suffer
+	{"despair", "rm -rf /usr/lib/git-core"}, // only this fork is damaged
 }
 
 const test = `test "$(cat /var/tmp/answer)" = 42`

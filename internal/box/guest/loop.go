@@ -218,8 +218,8 @@ func (d *daemon) handle(m initlink.Message) error {
 		return d.link.Send(initlink.MsgCounted, initlink.Counted{Procs: n})
 	case initlink.MsgLook:
 		return d.look(m)
-	case initlink.MsgReseal:
-		return d.reseal(m)
+	case initlink.MsgRekey:
+		return d.rekey(m)
 	case initlink.MsgClock:
 		n, err := d.clock()
 		return d.link.Send(initlink.MsgClocked, initlink.Clocked{Clock: n, Err: initlink.WireError(err)})

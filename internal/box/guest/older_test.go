@@ -48,11 +48,11 @@ func TestInit_RefusesUnknownMessage(t *testing.T) {
 		s.Err.Kind != string(fault.Version) {
 		t.Errorf("command with an unknown field: %q %+v %v", byte(m.Kind), s, err)
 	}
-	var r initlink.Resealed
-	m = asked(t, d, keeper, initlink.MsgReseal, `{"env":[],"seed":"AAAA","keys":true}`)
-	if err := m.Decode(&r); m.Kind != initlink.MsgResealed || err != nil || len(r.Steps) != 0 || r.Err == nil ||
+	var r initlink.Rekeyed
+	m = asked(t, d, keeper, initlink.MsgRekey, `{"env":[],"seed":"AAAA","keys":true}`)
+	if err := m.Decode(&r); m.Kind != initlink.MsgRekeyed || err != nil || len(r.Steps) != 0 || r.Err == nil ||
 		r.Err.Kind != string(fault.Version) {
-		t.Errorf("a reseal with a field: %q %+v %v", byte(m.Kind), r, err)
+		t.Errorf("a Rekey with a field: %q %+v %v", byte(m.Kind), r, err)
 	}
 	for _, q := range []string{`{"id":7,"what":"ports","deep":true}`, `{"id":7,"what":"memory"}`} {
 		var seen initlink.Seen

@@ -39,8 +39,8 @@ type Kind byte
 //	Self      init    -          a connection to SelfSocket, in tier gvisor
 //	Adopt     init    Adopt      those named in Has; in tier gvisor, for each command that
 //	                             runs on in a resumed box, before Ready
-//	Reseal    keeper  Reseal     -; gives a box that was resumed an identity of its own
-//	Resealed  init    Resealed   -; answers Reseal
+//	Rekey     keeper  Rekey      -; gives a resumed box its own identity
+//	Rekeyed   init    Rekeyed    -; answers Rekey
 //	Save      keeper  -          the three files of a memory image, in tier gvisor; between
 //	                             Frozen and Thaw
 //	Saved     init    Saved      -; answers Save
@@ -72,8 +72,8 @@ const (
 	MsgResize   Kind = 'Z'
 	MsgSelf     Kind = 'O'
 	MsgAdopt    Kind = 'D'
-	MsgReseal   Kind = 'I'
-	MsgResealed Kind = 'i'
+	MsgRekey    Kind = 'I'
+	MsgRekeyed  Kind = 'i'
 	MsgSave     Kind = 'V'
 	MsgSaved    Kind = 'v'
 	MsgUnknown  Kind = 'U'

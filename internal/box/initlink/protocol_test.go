@@ -34,7 +34,7 @@ var said = []struct {
 	{"Clock", MsgClock, "init", nil}, {"Clocked", MsgClocked, "keeper", Clocked{}}, {"Look", MsgLook, "init", Look{}},
 	{"Seen", MsgSeen, "keeper", Seen{}},
 	{"Self", MsgSelf, "keeper", nil}, {"Adopt", MsgAdopt, "keeper", Adopt{}},
-	{"Reseal", MsgReseal, "init", Reseal{}}, {"Resealed", MsgResealed, "keeper", Resealed{}},
+	{"Rekey", MsgRekey, "init", Rekey{}}, {"Rekeyed", MsgRekeyed, "keeper", Rekeyed{}},
 	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }
 

@@ -17,8 +17,8 @@ type Adopt struct {
 	Has  []string `json:"has,omitempty"` // the descriptors that come with it, by name
 }
 
-// Reseal gives a box that was resumed its own identity.
-type Reseal struct {
+// Rekey gives a box that was resumed its own identity.
+type Rekey struct {
 	Hostname string   `json:"hostname,omitempty"`
 	Env      []string `json:"env"`          // the complete environment of every command from now on
 	CA       []byte   `json:"ca,omitempty"` // as plan.Guest.CA
@@ -28,17 +28,17 @@ type Reseal struct {
 	Java []plan.JavaStore `json:"java,omitempty"`
 }
 
-// Resealed lists the steps of a Reseal. The first step that fails is the last.
-type Resealed struct {
-	Steps []ResealStep `json:"steps,omitempty"`
-	Err   *wire.Error  `json:"err,omitempty"`
+// Rekeyed lists the steps of a Rekey. The first step that fails is the last.
+type Rekeyed struct {
+	Steps []RekeyStep `json:"steps,omitempty"`
+	Err   *wire.Error `json:"err,omitempty"`
 	// Held is set if init wrote only to files that it held open. An init of an older build
 	// opened them by name, and the sandbox can replace names.
 	Held bool `json:"held,omitempty"`
 }
 
-// ResealStep is one step of a Reseal.
-type ResealStep struct {
+// RekeyStep is one step of a Rekey.
+type RekeyStep struct {
 	Name   string `json:"name"`
 	Detail string `json:"detail,omitempty"`
 	Err    string `json:"err,omitempty"`

@@ -122,8 +122,8 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 		return nil, k.setPolicy(c.Phases)
 	},
 	protocol.OpNet: func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return k.network() },
-	protocol.OpReseal: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
-		return k.answerReseal(c.Reseal)
+	protocol.OpRekey: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		return k.answerRekey(c.Rekey)
 	},
 	protocol.OpRelease: func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return nil, k.release() },
 	protocol.OpPause:   func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return nil, k.pause() },
@@ -139,12 +139,12 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 	},
 }
 
-// answerReseal returns the steps of a reseal also where it failed: the error is part of the answer.
-func (k *keeper) answerReseal(r *protocol.Reseal) (done initlink.Resealed, err error) {
+// answerRekey returns the steps of a rekey also where it failed: the error is part of the answer.
+func (k *keeper) answerRekey(r *protocol.Rekey) (done initlink.Rekeyed, err error) {
 	if r == nil {
 		return done, fault.New(fault.Invalid, "malformed re-key call: no identity")
 	}
-	if done.Steps, err = k.reseal(*r); err != nil {
+	if done.Steps, err = k.rekey(*r); err != nil {
 		f := wire.Error(*protocol.FailureOf(err))
 		done.Err = &f
 	}

@@ -78,7 +78,7 @@ func (k *keeper) patienceFor(kind initlink.Kind) time.Duration {
 	switch kind {
 	case initlink.MsgSave:
 		return k.savePatience
-	case initlink.MsgReseal:
+	case initlink.MsgRekey:
 		return k.rekeyPatience
 	}
 	return k.answerPatience

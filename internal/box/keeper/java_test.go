@@ -239,25 +239,25 @@ func TestRetrust_SupportsOlderInit(t *testing.T) {
 		k, far := halfKeeper(t)
 		served := make(chan struct{})
 		go func() { k.serve(); close(served) }()
-		asked := make(chan []initlink.Reseal, 1)
+		asked := make(chan []initlink.Rekey, 1)
 		go func() {
-			var all []initlink.Reseal
+			var all []initlink.Rekey
 			defer func() { asked <- all }()
 			for {
 				m, err := far.Recv()
 				if err != nil {
 					return
 				}
-				var r initlink.Reseal
+				var r initlink.Rekey
 				if err := m.Obey(&r); err != nil {
 					return
 				}
 				all = append(all, r)
-				done := initlink.Resealed{Held: true}
+				done := initlink.Rekeyed{Held: true}
 				if len(r.Java) > 0 && !knows {
-					done = initlink.Resealed{Err: &wire.Error{Kind: string(fault.Version), Message: "unknown field"}}
+					done = initlink.Rekeyed{Err: &wire.Error{Kind: string(fault.Version), Message: "unknown field"}}
 				}
-				if err := far.Send(initlink.MsgResealed, done); err != nil {
+				if err := far.Send(initlink.MsgRekeyed, done); err != nil {
 					return
 				}
 			}

@@ -51,8 +51,8 @@ func TestRekey_KillsBoxOfUnresponsiveInit(t *testing.T) {
 	k.rekeyPatience = time.Millisecond
 	served := make(chan struct{})
 	go func() { k.serve(); close(served) }()
-	if _, err := k.resealInside(initlink.Reseal{}); err == nil {
-		t.Error("a reseal without an answer succeeds")
+	if _, err := k.rekeyInside(initlink.Rekey{}); err == nil {
+		t.Error("a Rekey without an answer succeeds")
 	}
 	<-served
 }

@@ -26,7 +26,7 @@ import (
 //	         live root and, if it is mounted, one byte that carries its descriptor;
 //	         each FrameSave with a directory is answered by FrameReply when the
 //	         memory image is in it, and one byte that carries the image's init
-//	reseal   FrameReply with an initlink.Resealed
+//	rekey   FrameReply with an initlink.Rekeyed
 //	release  FrameReply when the gate of a resumed box is open
 //	pause    FrameReply when all processes are paused; resume, when they run again
 //	count    FrameReply with a number
@@ -79,7 +79,7 @@ const (
 	OpPolicy        = "policy"
 	OpPrograms      = "programs"
 	OpNet           = "net"
-	OpReseal        = "reseal"
+	OpRekey         = "reseal"
 	OpRelease       = "release"
 	OpPause         = "pause"
 	OpResume        = "resume"
@@ -123,7 +123,7 @@ type Call struct {
 	Start  uint64            `json:"start,omitempty"`  // signal-process: the start of the process, unless 0
 	Port   uint16            `json:"port,omitempty"`   // ports, dial
 	Phases []plan.Phase      `json:"phases,omitempty"` // policy
-	Reseal *Reseal           `json:"reseal,omitempty"` // reseal
+	Rekey  *Rekey            `json:"reseal,omitempty"` // rekey
 }
 
 // Failure is a fault as it is sent over a connection.
@@ -208,8 +208,8 @@ type InsideReply struct {
 	Unseen []string   `json:"unseen,omitempty"`
 }
 
-// Reseal is the new identity of a box that was resumed from a memory image.
-type Reseal struct {
+// Rekey is the new identity of a box that was resumed from a memory image.
+type Rekey struct {
 	Hostname string `json:"hostname,omitempty"` // empty: that of its configuration
 	Seed     []byte `json:"seed"`               // 32 bytes of fresh randomness
 }

@@ -1,6 +1,6 @@
 // Package control starts the process that runs the gate of one sandbox, and talks to it. The gate parses input from a
-// hostile sandbox, so it is a process of its own, without capabilities and unable to gain any; when it exits, for
-// whatever reason, the sandbox has no network. The keeper and package process import it; it imports plan,
+// hostile sandbox, so it is a separate process, without capabilities and unable to gain any. When it exits, for
+// whatever reason, the sandbox has no network. The keeper and package process import control; it imports plan,
 // client/wire, gate/link, program and fault, and nothing of the gate's network stack.
 package control
 
@@ -27,7 +27,8 @@ type Decoys struct {
 	Stops  bool         `json:"stops,omitempty"` // the reader of TouchFD then kills the sandbox's processes
 }
 
-// Request is a request to the process. They are answered in order. The first one starts the gate, and has a Journal.
+// Request is a request to the process, which answers requests in order. The first one starts the gate, and has a
+// Journal.
 type Request struct {
 	Journal string       `json:"journal,omitempty"` // directory of the journal; only in the first Request
 	Key     []byte       `json:"key,omitempty"`     // with a Journal: the secret of its key, see package journal

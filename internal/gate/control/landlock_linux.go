@@ -26,8 +26,8 @@ type opening struct {
 	rights uint64
 }
 
-// openings returns all of them: the program, the configuration of the host's resolver, files that the Go runtime
-// reads, and the journal, the only one that is writable.
+// openings returns the paths that a gate process may use: the program, the configuration of the host's resolver, files
+// that the Go runtime reads, and the journal, the only one that is writable.
 func openings(program, journal string) []opening {
 	return []opening{
 		{program, runRights},
@@ -52,7 +52,7 @@ func handled(abi int) (attr [3]uint64, size uintptr) {
 	if abi >= 3 {
 		attr[0] |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
-	if abi >= 4 { // it connects, but listens on no port
+	if abi >= 4 { // the gate connects, but listens on no port
 		attr[1], size = unix.LANDLOCK_ACCESS_NET_BIND_TCP, 16
 	}
 	if abi >= 5 {
@@ -111,7 +111,7 @@ func allow(ruleset int, path string, rights uint64) error {
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
 	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
-	// a memfd, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd)
+	// EBADFD is from a memfd, which Landlock does not restrict (security/landlock/syscalls.c, get_path_from_fd).
 	if e != 0 && e != unix.EBADFD {
 		return e
 	}

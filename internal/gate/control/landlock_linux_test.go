@@ -13,8 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// TestWall_ConfinesGate tries on a confined thread what the process of a gate must be able to
-// do, and what it must not.
+// TestWall_ConfinesGate tries on a confined thread what a gate process must be able to do, and what it must not.
 func TestWall_ConfinesGate(t *testing.T) {
 	t.Parallel()
 	abi, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
@@ -41,13 +40,13 @@ func TestWall_ConfinesGate(t *testing.T) {
 		}
 		for _, p := range []string{"/etc/hosts", "/proc/self/status", "/dev/null"} {
 			if _, err := os.ReadFile(p); err != nil {
-				t.Errorf("it cannot read %s: %v", p, err)
+				t.Errorf("cannot read %s: %v", p, err)
 			}
 		}
 		name := filepath.Join(journal, "net.jsonl")
 		if err := errors.Join(os.WriteFile(name, []byte("x"), 0o600), os.Rename(name, name+".1"),
 			os.Remove(name+".1")); err != nil {
-			t.Errorf("it cannot write the journal: %v", err)
+			t.Errorf("cannot write the journal: %v", err)
 		}
 		for what, try := range map[string]func() error{
 			"read a file":      func() error { _, err := os.ReadFile(filepath.Join(other, "file")); return err },
@@ -63,14 +62,14 @@ func TestWall_ConfinesGate(t *testing.T) {
 			"run another binary": func() error { return unix.Exec(filepath.Join(other, "file"), nil, nil) },
 		} {
 			if err := try(); !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EXDEV) {
-				t.Errorf("it may %s: %v", what, err)
+				t.Errorf("the thread may %s: %v", what, err)
 			}
 		}
 		if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); abi >= 4 && !errors.Is(err, unix.EACCES) {
-			t.Errorf("it may serve: %v", err)
+			t.Errorf("the thread may listen: %v", err)
 		}
 		if err := unix.Kill(os.Getppid(), 0); abi >= 6 && !errors.Is(err, unix.EPERM) {
-			t.Errorf("it may send signals: %v", err)
+			t.Errorf("the thread may send signals: %v", err)
 		}
 	})
 }

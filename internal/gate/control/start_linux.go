@@ -106,7 +106,7 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 		touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
 	p.dec = json.NewDecoder(p.read)
 	go p.wait() // ends with the process, which Close kills
-	go func() { // likewise
+	go func() { // ends with the process too
 		defer touch.Close()
 		if n, _ := touch.Read(make([]byte, 1)); n == 1 {
 			close(p.touched)

@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// TestMain is also a gate that somebody has taken over, which does not do as it is told.
+// TestMain also runs a compromised gate that does not follow the protocol.
 func TestMain(m *testing.M) {
 	if os.Args[0] != Argv0 {
 		os.Exit(m.Run())
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		var q Request
 		for in := json.NewDecoder(conn); in.Decode(&q) == nil; {
 		}
-		select {} // nor does it end with its keeper
+		select {} // it does not exit with its keeper either
 	case "endless":
 		for _, err := conn.WriteString(`{"ca":"`); err == nil; {
 			_, err = conn.Write(bytes.Repeat([]byte("A"), 1<<16))
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// self is this program.
+// self opens the test binary.
 func self(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Open("/proc/self/exe")
@@ -54,8 +54,8 @@ func self(t *testing.T) *os.File {
 	return f
 }
 
-// TestBegin_EndsUnresponsiveGate checks that a gate that does not answer, or answers wrongly,
-// is killed: nothing waits for it, and nothing passes.
+// TestBegin_EndsUnresponsiveGate checks that a gate that does not reply, or replies wrongly, is killed: no caller waits
+// for it, and no connection passes.
 func TestBegin_EndsUnresponsiveGate(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"mute", "endless", "rubbish"} {

@@ -20,11 +20,11 @@ const (
 
 // informed counts the informational responses before the answer.
 type informed struct {
-	count int   // responses; only net/http writes it, one at a time
-	bytes int64 // their bytes; likewise
+	count int   // only net/http writes it, one response at a time
+	bytes int64 // their size; written like count
 
 	mu   sync.Mutex
-	over bool // guarded by mu: the proxy owns the answer's headers
+	over bool // guarded by mu: the proxy now owns the answer's headers
 	lost bool // guarded by mu: net/http may still use them
 }
 
@@ -33,9 +33,9 @@ var (
 	errCut  = errors.New("the body of the request ended too early")
 )
 
-// RoundTrip sends the request. It passes on informational responses in place of the proxy,
-// whose trace r has. A request whose body ended too early has no answer: net/http closes the
-// connection to the server, but an answer may come before it is closed.
+// RoundTrip sends the request. It passes on informational responses itself, instead of the proxy, whose trace r has. It
+// returns no answer for a request whose body ended too early: net/http closes the connection to the server, but an
+// answer may arrive before it does.
 func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	httptrace.ContextClientTrace(r.Context()).Got1xxResponse = x.inform
 	res, err := x.conn.out.RoundTrip(r)
@@ -54,7 +54,7 @@ func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// end ends the informational responses, and reports whether net/http may still use the headers.
+// end ends the passing on of informational responses, and reports whether net/http may still use the headers.
 func (i *informed) end() (lost bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -80,8 +80,7 @@ func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
 	}
 	maps.Copy(x.w.Header(), http.Header(h))
 	x.w.WriteHeader(code)
-	// If the stream has ended, net/http may still be writing the headers, so they must not
-	// change.
+	// If the stream has ended, net/http may still be writing the headers, so they must not change.
 	if i.lost = x.in.Context().Err() != nil; i.lost {
 		return errGone
 	}
@@ -89,7 +88,7 @@ func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
 	return nil
 }
 
-// answer takes the head of the server's answer, and counts what follows.
+// answer counts the head of the server's answer, and prepares the rest to be counted.
 func (x *exchange) answer(r *http.Response) error {
 	x.reply = r
 	if err := x.refused(x.Spend(0, answerSize(r.StatusCode, r.Header))); err != nil {
@@ -100,14 +99,13 @@ func (x *exchange) answer(r *http.Response) error {
 	if both, ok := m.rc.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
 		r.Body = &tunnel{metered: m, w: both}
 	} else if r.Close || x.in.Header.Get("Upgrade") != "" {
-		// No further request goes out, or what follows is not read as a request.
+		// Either no further request is forwarded, or what follows is not parsed as requests.
 		r.Header.Set("Connection", "close")
 	}
 	return nil
 }
 
-// after counts the trailers of the answer, which are complete at the end of its body and are
-// sent after it.
+// after counts the trailers of the answer, which are complete at the end of its body and are sent after it.
 func (x *exchange) after() error {
 	size := headSize(x.reply.Trailer)
 	if size > limit.TrailerBytes {
@@ -116,13 +114,13 @@ func (x *exchange) after() error {
 	return x.refused(x.Spend(0, size))
 }
 
-// broken reports why the server's answer is not passed on.
+// broken reports why the server's answer is not passed on, and returns the Denial.
 func (x *exchange) broken(why string) *Denial {
 	x.conn.Judge.Deny(x.asked, why)
 	return &Denial{Status: http.StatusBadGateway, Reason: why}
 }
 
-// refused records the verdict of a Judge: nil, or why the exchange ends.
+// refused records the verdict of a Judge, and returns it as an error; nil allows.
 func (x *exchange) refused(no *Denial) error {
 	if no == nil {
 		return nil
@@ -131,7 +129,7 @@ func (x *exchange) refused(no *Denial) error {
 	return no
 }
 
-// answerSize is how many bytes the head of an answer has, as HTTP/1.1 writes it.
+// answerSize returns the size of an answer's head as HTTP/1.1 writes it, in bytes.
 func answerSize(code int, h http.Header) int64 {
 	return int64(len("HTTP/1.1 200 \r\n\r\n")+len(http.StatusText(code))) + headSize(h)
 }

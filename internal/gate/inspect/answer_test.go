@@ -17,8 +17,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// talkative is a server of one version that answers with as many informational responses
-// as n says, of size bytes each, and a trailer of as many as trailer says.
+// talkative is a server that answers with n informational responses of size bytes each, and a trailer of as many bytes
+// as the query's trailer says.
 func talkative(t *testing.T, h2 bool) *httptest.Server {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var n, size, trailer int
@@ -45,7 +45,7 @@ func talkative(t *testing.T, h2 bool) *httptest.Server {
 	return srv
 }
 
-// heard is what a client got of an answer.
+// heard is what a client received of an answer.
 type heard struct {
 	code          int
 	body          string
@@ -54,7 +54,7 @@ type heard struct {
 	err           error
 }
 
-// listen asks for an answer of a talkative server.
+// listen requests an answer from a talkative server.
 func (w *world) listen(t *testing.T, h2 bool, n, size, trailer int) (x heard) {
 	t.Helper()
 	var hints, length atomic.Int64
@@ -94,25 +94,25 @@ func TestAnswer_CountsInformationalResponsesAndTrailers(t *testing.T) {
 		w := way(t, srv, trusting(srv), &court{allow: all})
 		x := w.listen(t, h2, 10, 5000, 3000)
 		if x.err != nil || x.code != 200 || x.body != "body" || x.hints != 10 || x.trailer != 3000 {
-			t.Fatalf("the client got %d hints, a trailer of %d, %d %q, %v", x.hints, x.trailer, x.code, x.body, x.err)
+			t.Fatalf("got %d hints, a trailer of %d, %d %q, %v", x.hints, x.trailer, x.code, x.body, x.err)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if got := x.length + int64(x.trailer+len(x.body)); w.in < got {
-			t.Errorf("%d bytes were counted of %d that the client got", w.in, got)
+			t.Errorf("counted %d bytes of the %d that the client received", w.in, got)
 		}
 	})
 }
 
-// TestAnswer_EndsWhenInformationalExhaustBudget checks that a budget covers informational
-// responses as well as the final response.
+// TestAnswer_EndsWhenInformationalExhaustBudget checks that a budget covers informational responses as well as the
+// final response.
 func TestAnswer_EndsWhenInformationalExhaustBudget(t *testing.T) {
 	t.Parallel()
 	bothVersions(t, func(t *testing.T, h2 bool) {
 		srv := talkative(t, h2)
 		w := way(t, srv, trusting(srv), &court{allow: all, mostIn: 12_000})
 		if x := w.listen(t, h2, 10, 5000, 0); x.hints != 2 || x.body == "body" {
-			t.Errorf("the client got %d hints, %d %q, %v", x.hints, x.code, x.body, x.err)
+			t.Errorf("got %d hints, %d %q, %v", x.hints, x.code, x.body, x.err)
 		}
 		w.has(t, "used up")
 	})
@@ -124,7 +124,7 @@ func TestAnswer_EndsWhenTrailersExhaustBudget(t *testing.T) {
 		srv := talkative(t, h2)
 		w := way(t, srv, trusting(srv), &court{allow: all, mostIn: 2000})
 		if x := w.listen(t, h2, 0, 0, 3000); x.err == nil || x.trailer != 0 {
-			t.Errorf("the client got a trailer of %d, %v", x.trailer, x.err)
+			t.Errorf("got a trailer of %d, %v", x.trailer, x.err)
 		}
 		w.has(t, "used up")
 	})
@@ -136,10 +136,10 @@ func TestAnswer_BoundsInformationalResponses(t *testing.T) {
 		srv := talkative(t, h2)
 		w := way(t, srv, trusting(srv), &court{allow: all})
 		if x := w.listen(t, h2, limit.Informational, 0, 0); x.err != nil || x.code != 200 || x.hints != limit.Informational {
-			t.Errorf("as many as there may be: %d hints, %d, %v", x.hints, x.code, x.err)
+			t.Errorf("at the limit: %d hints, %d, %v", x.hints, x.code, x.err)
 		}
 		if x := w.listen(t, h2, 5000, 0, 0); x.code != 502 || x.hints != limit.Informational {
-			t.Errorf("5000 hints: %d came, %d, %v", x.hints, x.code, x.err)
+			t.Errorf("5000 hints: got %d, %d, %v", x.hints, x.code, x.err)
 		}
 		w.has(t, "GET example.com/: "+errInformed)
 	})
@@ -152,27 +152,27 @@ func TestAnswer_BoundsTheHeadersOfInformationalResponses(t *testing.T) {
 		w := way(t, srv, trusting(srv), &court{allow: all})
 		const size = limit.InformationalBytes / 8
 		if x := w.listen(t, h2, 10, size, 0); x.code != 502 || x.length > limit.InformationalBytes || x.hints != 7 {
-			t.Errorf("%d hints of %d bytes came, %d, %v", x.hints, x.length, x.code, x.err)
+			t.Errorf("got %d hints of %d bytes, %d, %v", x.hints, x.length, x.code, x.err)
 		}
 		w.has(t, "GET example.com/: "+errInformed)
 	})
 }
 
-// By HTTP/1, net/http reads no trailers beyond 4 KiB.
+// TestAnswer_BoundsTrailers uses HTTP/2, because net/http reads no trailers beyond 4 KiB with HTTP/1.
 func TestAnswer_BoundsTrailers(t *testing.T) {
 	t.Parallel()
 	srv := talkative(t, true)
 	w := way(t, srv, trusting(srv), &court{allow: all})
 	if x := w.listen(t, true, 0, 0, limit.TrailerBytes-100); x.err != nil || x.trailer != limit.TrailerBytes-100 {
-		t.Errorf("the client got a trailer of %d, %v", x.trailer, x.err)
+		t.Errorf("got a trailer of %d, %v", x.trailer, x.err)
 	}
 	if x := w.listen(t, true, 0, 0, limit.TrailerBytes); x.err == nil || x.trailer != 0 {
-		t.Errorf("the client got a trailer of %d, %v", x.trailer, x.err)
+		t.Errorf("got a trailer of %d, %v", x.trailer, x.err)
 	}
 	w.has(t, "GET example.com/: "+errAfter)
 }
 
-// The head of an answer is read no further than its bound.
+// TestAnswer_BoundsItsHead checks that an answer with a head beyond the limit is not passed on.
 func TestAnswer_BoundsItsHead(t *testing.T) {
 	t.Parallel()
 	bothVersions(t, func(t *testing.T, h2 bool) {
@@ -186,12 +186,12 @@ func TestAnswer_BoundsItsHead(t *testing.T) {
 		r, err := w.client(t, h2).Get("https://example.com/")
 		if err == nil {
 			r.Body.Close()
-			t.Errorf("the client got %d, %d bytes", r.StatusCode, len(r.Header.Get("X-Long")))
+			t.Errorf("got status %d, %d bytes", r.StatusCode, len(r.Header.Get("X-Long")))
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if len(w.court.ended) != 1 || !strings.Contains(w.court.ended[0], "no answer: ") {
-			t.Errorf("told was %q", w.court.ended)
+			t.Errorf("recorded %q", w.court.ended)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-// Package inspect reads the HTTP requests of one connection of a sandbox, and forwards those that a Judge allows. It
+// Package inspect parses the HTTP requests of one connection of a sandbox, and forwards those that a Judge allows. It
 // terminates TLS with a certificate of an Authority that only the sandbox trusts, verifies the server as the host
 // would, and uses the same version of HTTP on both sides: one connection inside is one connection outside.
 //
@@ -9,15 +9,15 @@
 //	target    anything but a path: CONNECT, absolute-form, "*"
 //	Host      more than one, none, or another name than the connection is for
 //	Upgrade   anything but a WebSocket; HTTP/2 without TLS
-//	headers   those by which frameworks take another method or path for the request's
+//	headers   those that make frameworks use another method or path than the request's
 //
-// What net/http refuses over HTTP/2 before it becomes a request (RST_STREAM, GOAWAY, 400,
-// 431) is reported as a denial too, by the frames of the refusal.
+// Requests over HTTP/2 that net/http refuses before it calls the handler (RST_STREAM, GOAWAY, 400, 431) are reported as
+// denials too: watched recognizes them in the frames.
 //
-// Answers are counted before they are passed on: informational responses, heads, bodies and
-// trailers, but not the chunks, frames and TLS records that the gate writes around them.
+// Answers are counted before they are passed on: informational responses, heads, bodies and trailers, but not the
+// chunks, frames and TLS records that the gate writes around them.
 //
-// What it cannot see: the meaning of an allowed request to the server.
+// The package cannot see the meaning of an allowed request to the server.
 //
 // Package gate imports it; it imports policy.
 package inspect

@@ -11,9 +11,9 @@ import (
 
 // framed is a connection that returns only unambiguous HTTP.
 //
-// A client that closes its direction after a request still waits for the response. But net/http, which reads on
-// during a request, takes EOF for a client that has gone, and cancels the request. So EOF is held back until all
-// complete requests before it are answered.
+// A client that closes its direction after a request still waits for the response. But net/http keeps reading during a
+// request, takes EOF as the end of the client, and cancels the request. So framed holds EOF back until all complete
+// requests before it are answered.
 type framed struct {
 	net.Conn
 	deny func(error) // called once
@@ -57,7 +57,7 @@ func (f *framed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// end returns the error of a read at EOF, once it is due.
+// end waits until EOF may be returned or the deadline has passed, and returns the error for the read.
 func (f *framed) end() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +70,7 @@ func (f *framed) end() error {
 	return io.EOF
 }
 
-// done records that one more request was answered or given up.
+// done records that one more request was answered or abandoned.
 func (f *framed) done() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -50,7 +50,7 @@ type frame2 struct {
 
 func (f frame2) has(flag byte) bool { return f.flags&flag != 0 }
 
-// looked returns how much of the payload of a frame is inspected.
+// looked returns how many bytes of the frame's payload are inspected.
 func (f frame2) looked() int {
 	switch f.kind {
 	case frameHeaders, frameContinuation:
@@ -61,8 +61,7 @@ func (f frame2) looked() int {
 	return 0
 }
 
-// fragment returns the compressed part of a HEADERS or CONTINUATION frame, and whether the
-// frame is well formed.
+// fragment returns the compressed part of a HEADERS or CONTINUATION frame, and whether the frame is well formed.
 func (f frame2) fragment() (b []byte, ok bool) {
 	b = f.payload
 	if f.kind == frameContinuation {
@@ -84,7 +83,7 @@ func (f frame2) fragment() (b []byte, ok bool) {
 	return b[before : len(b)-after], true
 }
 
-// data returns how many bytes of a body a DATA frame has.
+// data returns the number of bytes of the body in a DATA frame.
 func (f frame2) data() int64 {
 	if f.has(padded) && len(f.payload) > 0 {
 		return int64(max(f.size-1-int(f.payload[0]), 0))
@@ -104,11 +103,11 @@ func (f frame2) code(at int) uint32 {
 type frames struct {
 	head [9]byte
 	have int // bytes of head
-	left int // bytes of the payload still to come, once head is whole
+	left int // bytes of the payload still to come, once head is complete
 	now  frame2
 }
 
-// feed adds the next bytes, and calls take for each frame once it is whole.
+// feed adds the next bytes, and calls take for each complete frame.
 func (s *frames) feed(b []byte, take func(frame2) error) error {
 	for len(b) > 0 {
 		if s.have < len(s.head) {

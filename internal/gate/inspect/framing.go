@@ -18,9 +18,9 @@ import (
 //	chunks  size in hexadecimal, CRLF, data, CRLF; then trailers and an empty line
 type framing struct {
 	state framingState
-	line  []byte // of the head, a chunk's size or the trailers, that is not whole yet
+	line  []byte // a partial head, line of a chunk's size, or trailers
 	left  uint64 // bytes of the body or chunk
-	heads int    // how many were whole
+	heads int    // number of complete heads
 }
 
 type framingState uint8
@@ -28,14 +28,14 @@ type framingState uint8
 const (
 	inHead framingState = iota
 	inBody
-	inSize    // the line with a chunk's size
-	inChunk   // its data
-	afterData // the CRLF that ends it
+	inSize    // a line with a chunk's size
+	inChunk   // the data of a chunk
+	afterData // the CRLF after the data
 	inTrailers
-	beyond // a WebSocket follows, or the end
+	beyond // after the head of a WebSocket request; nothing more is parsed
 )
 
-// framingError is why a connection is not understood as HTTP.
+// framingError is why the input of a connection is refused as HTTP.
 type framingError string
 
 func (e framingError) Error() string { return string(e) }
@@ -54,7 +54,7 @@ const (
 	errH2C     framingError = "HTTP/2 without TLS is not passed on"
 )
 
-// feed takes the next bytes and gives what may go on, which is a new slice.
+// feed takes the next bytes and returns what may be forwarded, as a new slice.
 func (f *framing) feed(b []byte) (out []byte, err error) {
 	for len(b) > 0 {
 		var n int
@@ -88,7 +88,7 @@ func (f *framing) feed(b []byte) (out []byte, err error) {
 	return out, nil
 }
 
-// whole is how many requests came to their end.
+// whole returns the number of complete requests.
 func (f *framing) whole() int {
 	if f.state == inHead {
 		return f.heads
@@ -96,8 +96,7 @@ func (f *framing) whole() int {
 	return f.heads - 1
 }
 
-// gather adds bytes of b to line until it is whole: a head or trailers up to the empty
-// line, else one line.
+// gather appends bytes of b to line until it is complete: a head or trailers up to the empty line, else one line.
 func (f *framing) gather(b []byte) (n int, whole bool, err error) {
 	end, most, long := "\r\n", limit.ChunkLine, errChunk
 	switch f.state {
@@ -113,7 +112,7 @@ func (f *framing) gather(b []byte) (n int, whole bool, err error) {
 		if len(f.line) > most {
 			return n, false, long
 		}
-		// Each line ends in CRLF, and neither of the two is anywhere else.
+		// Each line ends in CRLF, and CR and LF appear nowhere else.
 		last := len(f.line) - 1
 		if (c == '\n') != (last > 0 && f.line[last-1] == '\r') {
 			return n, false, f.malformed()
@@ -132,14 +131,14 @@ func (f *framing) malformed() error {
 	return errChunk
 }
 
-// judge reads what is whole and says what follows.
+// judge parses a complete line, head or trailers, and sets the next state.
 func (f *framing) judge(line []byte) error {
 	switch f.state {
 	case inHead:
 		return f.head(string(line))
 	case inSize:
 		n, err := strconv.ParseUint(string(line[:len(line)-2]), 16, 60)
-		if err != nil { // extensions, too
+		if err != nil { // includes chunk extensions
 			return errChunk
 		}
 		f.left, f.state = n, inChunk
@@ -170,7 +169,7 @@ func (f *framing) judge(line []byte) error {
 	return nil
 }
 
-// head reads the head of a request.
+// head parses the head of a request.
 func (f *framing) head(text string) error {
 	lines := strings.Split(strings.TrimSuffix(text, "\r\n\r\n"), "\r\n")
 	method, rest, _ := strings.Cut(lines[0], " ")
@@ -212,7 +211,7 @@ func (f *framing) head(text string) error {
 			if !strings.EqualFold(value, "chunked") || old {
 				return errLengths
 			}
-		case "trailer": // names of what would be part of the framing
+		case "trailer": // trailers must not be headers that frame the request
 			if namesFraming(value) {
 				return errLengths
 			}
@@ -239,7 +238,7 @@ func (f *framing) head(text string) error {
 	}
 	f.heads++
 	switch {
-	case upgrades == 1: // what follows is no request, whatever is answered
+	case upgrades == 1: // the bytes that follow are not a request, whatever the answer
 		f.state = beyond
 	case codings == 1:
 		f.state = inSize
@@ -249,7 +248,7 @@ func (f *framing) head(text string) error {
 	return nil
 }
 
-// namesFraming reports whether a list of trailers has one that says how long a request is.
+// namesFraming reports whether a list of trailers includes one that frames a request.
 func namesFraming(list string) bool {
 	for name := range strings.SplitSeq(strings.ToLower(list), ",") {
 		switch strings.Trim(name, " \t") {
@@ -260,9 +259,8 @@ func namesFraming(list string) bool {
 	return false
 }
 
-// checkTarget refuses a request target, of either version of HTTP, that is not a path or has
-// bytes that RFC 3986 escapes: the target that is sent must read like the one that was
-// judged.
+// checkTarget refuses a request target, of either version of HTTP, that is not a path or has bytes that RFC 3986
+// escapes: the forwarded target must have the same text as the one that was judged.
 func checkTarget(target string) error {
 	if !strings.HasPrefix(target, "/") {
 		return errTarget
@@ -278,10 +276,10 @@ func checkTarget(target string) error {
 	return nil
 }
 
-// header reads the line of a header, whose name it gives in small letters.
+// header parses a header line. It returns the name in lower case.
 func header(line string) (name, value string, err error) {
 	name, value, ok := strings.Cut(line, ":")
-	if !ok || !token(name) { // a folded line begins with a space, which is none
+	if !ok || !token(name) { // a folded line begins with a space, which is not a token
 		return "", "", errHead
 	}
 	value = strings.Trim(value, " \t")
@@ -293,7 +291,7 @@ func header(line string) (name, value string, err error) {
 	return strings.ToLower(name), value, nil
 }
 
-// token reports whether s is one (RFC 9110, 5.6.2).
+// token reports whether s is a token (RFC 9110, 5.6.2).
 func token(s string) bool {
 	for i := range len(s) {
 		c := s[i]

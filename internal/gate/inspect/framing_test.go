@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// through feeds a stream in pieces and gives what may go on.
+// through feeds a stream in pieces and returns what may be forwarded.
 func through(stream string, size int) (string, *framing, error) {
 	f := &framing{}
 	var out []byte
@@ -52,8 +52,8 @@ func TestFraming(t *testing.T) {
 			"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", errLengths},
 		"two lengths":     {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 4\r\n\r\n", errLengths},
 		"the same twice":  {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 3\r\n\r\n", errLengths},
-		"a list":          {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3, 3\r\n\r\n", errLengths},
-		"a sign":          {"POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\n", errLengths},
+		"a length list":   {"POST / HTTP/1.1\r\n" + host + "Content-Length: 3, 3\r\n\r\n", errLengths},
+		"signed length":   {"POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\n", errLengths},
 		"an empty length": {"POST / HTTP/1.1\r\n" + host + "Content-Length:\r\n\r\n", errLengths},
 		"hexadecimal":     {"POST / HTTP/1.1\r\n" + host + "Content-Length: 0x3\r\n\r\n", errLengths},
 		"identity":        {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: identity\r\n\r\n", errLengths},
@@ -64,7 +64,7 @@ func TestFraming(t *testing.T) {
 		"chunked in 1.0":     {"POST / HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n", errLengths},
 		"a space before :":   {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding : chunked\r\n\r\n", errHead},
 		"a folded line":      {"GET / HTTP/1.1\r\n" + host + "X: a\r\n b\r\n\r\n", errHead},
-		"a folded first":     {"GET / HTTP/1.1\r\n X: a\r\n" + host + "\r\n", errHead},
+		"folded first line":  {"GET / HTTP/1.1\r\n X: a\r\n" + host + "\r\n", errHead},
 		"bare LF":            {"GET / HTTP/1.1\n" + host + "\r\n", errHead},
 		"LF alone":           {"GET / HTTP/1.1\r\nX: a\nHost: b.example\r\n\r\n", errHead},
 		"bare CR":            {"GET / HTTP/1.1\r\nX: a\rHost: b.example\r\n\r\n", errHead},
@@ -75,8 +75,8 @@ func TestFraming(t *testing.T) {
 		"1.2":                {"GET / HTTP/1.2\r\n" + host + "\r\n", errHead},
 		"2.0":                {"GET / HTTP/2.0\r\n" + host + "\r\n", errHead},
 		"two spaces":         {"GET  / HTTP/1.1\r\n" + host + "\r\n", errHead},
-		"a tab":              {"GET\t/ HTTP/1.1\r\n" + host + "\r\n", errHead},
-		"a space in it":      {"GET /a b HTTP/1.1\r\n" + host + "\r\n", errHead},
+		"tab after method":   {"GET\t/ HTTP/1.1\r\n" + host + "\r\n", errHead},
+		"space in target":    {"GET /a b HTTP/1.1\r\n" + host + "\r\n", errHead},
 		"no host":            {"GET / HTTP/1.1\r\n\r\n", errHost},
 		"two hosts":          {"GET / HTTP/1.1\r\n" + host + host + "\r\n", errHost},
 		"absolute":           {"GET http://b.example/ HTTP/1.1\r\n" + host + "\r\n", errTarget},
@@ -87,7 +87,7 @@ func TestFraming(t *testing.T) {
 		"h2c":                {"GET / HTTP/1.1\r\n" + host + "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n", errUpgrade},
 		"h2c settings":       {"GET / HTTP/1.1\r\n" + host + "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n", errH2C},
 		"two upgrades":       {"GET / HTTP/1.1\r\n" + host + "Upgrade: websocket\r\nUpgrade: websocket\r\n\r\n", errUpgrade},
-		"a list of them":     {"GET / HTTP/1.1\r\n" + host + "Upgrade: websocket, h2c\r\n\r\n", errUpgrade},
+		"a list of upgrades": {"GET / HTTP/1.1\r\n" + host + "Upgrade: websocket, h2c\r\n\r\n", errUpgrade},
 		"upgrade by POST":    {"POST / HTTP/1.1\r\n" + host + "Upgrade: websocket\r\n\r\n", errUpgrade},
 		"upgrade and more":   {"GET / HTTP/1.1\r\n" + host + "Upgrade: websocket\r\nContent-Length: 1\r\n\r\n", errUpgrade},
 		"bad size":           {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nx\r\n", errChunk},
@@ -119,7 +119,7 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// What passes, net/http takes for the same requests, with the same bodies.
+// FuzzFraming checks that net/http parses the output as the same requests, with the same bodies.
 func FuzzFraming(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\n" + host + "\r\n",
@@ -145,7 +145,7 @@ func FuzzFraming(f *testing.F) {
 		for i := range x.heads {
 			q, err := http.ReadRequest(r)
 			if err != nil {
-				return // net/http is stricter in some: the connection ends there
+				return // net/http is stricter in some respects: it ends the connection
 			}
 			if len(q.Header["Content-Length"])+len(q.TransferEncoding) > 1 {
 				t.Fatalf("%q: %+v", out, q)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestHalfClosedClient_GetsResponses checks that a client that closes its sending side after
-// its requests receives their responses, though they come later, as from most servers.
+// TestHalfClosedClient_GetsResponses checks that a client that closes its sending side after its requests receives
+// their responses, although they are sent later, as by most servers.
 func TestHalfClosedClient_GetsResponses(t *testing.T) {
 	t.Parallel()
 	const host = " HTTP/1.1\r\nHost: example.com\r\n"
@@ -42,7 +42,7 @@ func TestHalfClosedClient_GetsResponses(t *testing.T) {
 					case <-w.ended:
 					case <-r.Context().Done():
 					}
-					for range 20 { // each write may find that the client is gone
+					for range 20 { // each write may fail if the client has disconnected
 						if _, bad := io.WriteString(a, strings.Repeat(".", 4096)+"\n"); bad != nil {
 							return
 						}
@@ -68,7 +68,7 @@ func TestHalfClosedClient_GetsResponses(t *testing.T) {
 				}
 				_, err = io.WriteString(over, x.say)
 				must(t, err)
-				if by == "TLS, and says so" { // an end within TLS, behind which the gate does not look
+				if by == "TLS, and says so" { // CloseWrite within TLS, which the gate does not look behind
 					must(t, over.(*tls.Conn).CloseWrite())
 					w.once.Do(func() { close(w.ended) })
 				}

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// frame writes a frame of HTTP/2 (RFC 9113, 4.1).
+// frame encodes an HTTP/2 frame (RFC 9113, 4.1).
 func frame(kind, flags byte, stream uint32, body []byte) []byte {
 	b := []byte{byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body)), kind, flags}
 	return append(binary.BigEndian.AppendUint32(b, stream), body...)
@@ -46,7 +46,7 @@ func head(lines ...string) (b []byte) {
 	return b
 }
 
-// told2 is what came back until the stream or the connection ended.
+// told2 is what the client received until the stream or the connection ended.
 type told2 struct {
 	ok           bool // 200
 	resets, away int
@@ -54,7 +54,7 @@ type told2 struct {
 	err          error
 }
 
-// speak2 speaks raw HTTP/2 to w and gives what is told of stream. With stream 0, that of any one counts.
+// speak2 sends raw HTTP/2 frames to w and returns the response on stream; 0 accepts any stream.
 func (w *world) speak2(t testing.TB, stream uint32, frames ...[]byte) (x told2) {
 	t.Helper()
 	c, err := net.Dial("tcp", w.at)
@@ -69,7 +69,7 @@ func (w *world) speak2(t testing.TB, stream uint32, frames ...[]byte) (x told2) 
 		b := append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame(frameSettings, 0, 0, nil)...)
 		for _, f := range append([][]byte{b}, frames...) {
 			if _, err := s.Write(f); err != nil {
-				return // what was said before says why
+				return // the reason is in what was received before
 			}
 		}
 	}()
@@ -102,14 +102,14 @@ func (w *world) speak2(t testing.TB, stream uint32, frames ...[]byte) (x told2) 
 	}
 }
 
-// TestHTTP2_RefusesInvalidRequests covers what HTTP/2 allows and HTTP/1 does not, and requests
-// that contradict themselves.
+// TestHTTP2_RefusesInvalidRequests covers what HTTP/2 allows and HTTP/1 does not, and requests that contradict
+// themselves.
 func TestHTTP2_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
 	w := way(t, srv, roots, &court{allow: func(q Request) bool {
 		if q.Method == "CONNECT" || q.Host.String() != "example.com" || q.Path != "/echo" {
-			t.Errorf("the court was asked about %+v", q)
+			t.Errorf("Begin was called for %+v", q)
 		}
 		return true
 	}})
@@ -124,52 +124,52 @@ func TestHTTP2_RefusesInvalidRequests(t *testing.T) {
 		"connect elsewhere": {":method: CONNECT", ":authority: other.example:443"},
 		"extended connect": {":method: CONNECT", ":protocol: websocket", ":scheme: https", ":authority: example.com",
 			":path: /echo"},
-		"another authority":   {":method: GET", ":scheme: https", ":authority: other.example", ":path: /echo"},
-		"another host":        with("host: other.example"),
-		"two hosts":           with("host: example.com", "host: other.example"),
-		"host alone, another": {":method: GET", ":scheme: https", ":path: /echo", "host: other.example"},
-		"two authorities":     with(":authority: other.example"),
-		"two paths":           with(":path: /secret"),
-		"two methods":         with(":method: DELETE"),
-		"no authority":        {":method: GET", ":scheme: https", ":path: /echo"},
-		"a port":              {":method: GET", ":scheme: https", ":authority: example.com:8443", ":path: /echo"},
-		"a user":              {":method: GET", ":scheme: https", ":authority: a@example.com", ":path: /echo"},
+		"another authority": {":method: GET", ":scheme: https", ":authority: other.example", ":path: /echo"},
+		"another host":      with("host: other.example"),
+		"two hosts":         with("host: example.com", "host: other.example"),
+		"only another host": {":method: GET", ":scheme: https", ":path: /echo", "host: other.example"},
+		"two authorities":   with(":authority: other.example"),
+		"two paths":         with(":path: /secret"),
+		"two methods":       with(":method: DELETE"),
+		"no authority":      {":method: GET", ":scheme: https", ":path: /echo"},
+		"another port":      {":method: GET", ":scheme: https", ":authority: example.com:8443", ":path: /echo"},
+		"a user name":       {":method: GET", ":scheme: https", ":authority: a@example.com", ":path: /echo"},
 		"absolute": {":method: GET", ":scheme: https", ":authority: example.com",
 			":path: https://other.example/echo"},
 		"an authority in brackets": {":method: GET", ":scheme: https", ":authority: [example.com]:443", ":path: /echo"},
 		"brackets without a port":  {":method: GET", ":scheme: https", ":authority: [example.com]", ":path: /echo"},
 		"a space in the query":     {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo?a b"},
 		"a fragment":               {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo?a#b"},
-		"a query beyond ASCII":     {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo?a=ä"},
+		"a non-ASCII query":        {":method: GET", ":scheme: https", ":authority: example.com", ":path: /echo?a=ä"},
 		"a star":                   {":method: OPTIONS", ":scheme: https", ":authority: example.com", ":path: *"},
 		"no path":                  {":method: GET", ":scheme: https", ":authority: example.com", ":path: "},
-		"a line in the path": {":method: GET", ":scheme: https", ":authority: example.com",
+		"a line break in the path": {":method: GET", ":scheme: https", ":authority: example.com",
 			":path: /echo HTTP/1.1\r\nHost: other.example"},
-		"a line in the method": {":method: GET / HTTP/1.1\r\nX: ", ":scheme: https", ":authority: example.com",
+		"a line break in the method": {":method: GET / HTTP/1.1\r\nX: ", ":scheme: https", ":authority: example.com",
 			":path: /echo"},
-		"a line in a header":    with("x: a\r\nx-http-method-override: DELETE"),
-		"a pseudo-header later": with("x: a", ":path: /secret"),
-		"a capital":             with("X-Http-Method-Override: DELETE"),
-		"an override":           with("x-http-method-override: DELETE"),
-		"an override with _":    with("x_http_method_override: DELETE"),
-		"chunks":                with("transfer-encoding: chunked"),
-		"an upgrade":            with("connection: upgrade", "upgrade: websocket"),
-		"an upgrade alone":      with("upgrade: h2c"),
+		"a line break in a header":      with("x: a\r\nx-http-method-override: DELETE"),
+		"a late pseudo-header":          with("x: a", ":path: /secret"),
+		"an upper-case name":            with("X-Http-Method-Override: DELETE"),
+		"an override":                   with("x-http-method-override: DELETE"),
+		"an override with _":            with("x_http_method_override: DELETE"),
+		"chunks":                        with("transfer-encoding: chunked"),
+		"an upgrade":                    with("connection: upgrade", "upgrade: websocket"),
+		"an upgrade without connection": with("upgrade: h2c"),
 	} {
 		if x := w.speak2(t, 1, one(h)); x.ok {
 			t.Errorf("%s: %+v", what, x)
 		}
 	}
-	// A body that is not as long as it says is none, and its request came to nothing.
+	// A request with a body that is not as long as its Content-Length fails.
 	for what, body := range map[string][]byte{"short": []byte("ab"), "long": []byte("abcdef")} {
 		post := frame(frameHeaders, endHeaders, 1,
 			head(":method: POST", ":scheme: https", ":authority: example.com", ":path: /echo", "content-length: 4"))
 		if x := w.speak2(t, 1, post, frame(frameData, endStream, 1, body)); x.ok && x.resets == 0 &&
 			strings.Contains(x.data, "ab") && x.err == nil {
-			t.Errorf("a %s body: %+v", what, x)
+			t.Errorf("a body that is too %s: %+v", what, x)
 		}
 	}
-	// A head has an end.
+	// The size of a head is bounded.
 	flood := [][]byte{frame(frameHeaders, 0, 1, head(get...))}
 	for i := range 200 {
 		flood = append(flood, frame(frameContinuation, 0, 1, head(fmt.Sprintf("x-%d: %s", i, strings.Repeat("y", 8000)))))
@@ -182,8 +182,8 @@ func TestHTTP2_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// TestHTTP2_ResetFloodEndsConnection checks that opening and resetting streams costs the
-// sandbox its connection, and affects no other.
+// TestHTTP2_ResetFloodEndsConnection checks that opening and resetting streams costs the sandbox its connection, and
+// affects no other.
 func TestHTTP2_ResetFloodEndsConnection(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -198,7 +198,7 @@ func TestHTTP2_ResetFloodEndsConnection(t *testing.T) {
 	x := w.speak2(t, 1<<30, all...)
 	var timeout net.Error
 	if errors.As(x.err, &timeout) && timeout.Timeout() {
-		t.Errorf("the connection goes on: %+v", x)
+		t.Errorf("the connection did not end: %+v", x)
 	}
 	w.mu.Lock()
 	ended := len(w.ended)
@@ -206,12 +206,12 @@ func TestHTTP2_ResetFloodEndsConnection(t *testing.T) {
 	if ended > 2000 {
 		t.Errorf("%d requests", ended)
 	}
-	// More at a time than are allowed.
+	// More concurrent streams than are allowed.
 	all = nil
 	for i := range uint32(4 * limit.Streams) {
 		all = append(all, frame(frameHeaders, endStream|endHeaders, 2*i+1, get))
 	}
 	if x := w.speak2(t, 2*(limit.Streams+10)+1, all...); x.resets == 0 && x.away == 0 {
-		t.Errorf("a stream too many: %+v", x)
+		t.Errorf("one stream too many: %+v", x)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// TestServe_TimesOut checks that a sandbox that begins a handshake or a header and does not
-// finish it is not waited for.
+// TestServe_TimesOut checks that Serve does not wait for a sandbox that starts a handshake or a head and does not
+// finish it.
 func TestServe_TimesOut(t *testing.T) {
 	t.Parallel()
 	for what, say := range map[string]string{"nothing of TLS": "", "part of a ClientHello": "\x16\x03\x01\x02\x00",

@@ -36,15 +36,15 @@ func post2(more ...string) []byte {
 		head(append([]string{":method: POST", ":scheme: https", ":authority: example.com", ":path: /echo"}, more...)...))
 }
 
-// bomb is a header of 3,000 bytes, so many times, by one byte each (RFC 7541, 6.1).
+// bomb encodes a 3,000-byte header times times, with one byte for each repetition (RFC 7541, 6.1).
 func bomb(times int) []byte {
 	b := head("x: " + strings.Repeat("y", 3000))
-	b[0] = 0x40 // to be kept in the dynamic table
+	b[0] = 0x40 // with incremental indexing, for the dynamic table
 	return append(b, bytes.Repeat([]byte{0x80 | 62}, times)...)
 }
 
-// TestHTTP2_RecordsRefusalsOfNetHTTP checks that what net/http refuses before it becomes a
-// request is reported as a denial, with the request and the reason.
+// TestHTTP2_RecordsRefusalsOfNetHTTP checks that requests that net/http refuses before it calls the handler are
+// reported as denials, with the request and the reason.
 func TestHTTP2_RecordsRefusalsOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -60,7 +60,7 @@ func TestHTTP2_RecordsRefusalsOfNetHTTP(t *testing.T) {
 		t.Fatalf("%+v", x)
 	}
 	if denied := w.alone(); len(denied) > 0 {
-		t.Fatalf("of requests that passed: %q", denied)
+		t.Fatalf("denials of requests that passed: %q", denied)
 	}
 	const of = "GET example.com/echo: "
 	for what, x := range map[string]struct {
@@ -134,17 +134,17 @@ func TestHTTP2_RecordsRefusalsOfNetHTTP(t *testing.T) {
 				t.Errorf("passed: %+v", got)
 			}
 			if what == "a body of no length" && got.ok && got.resets == 0 {
-				return // it counts as empty, so that the request may be answered before the body comes
+				return // it counts as empty, so the request may be answered before the body arrives
 			}
 			if denied := w.alone(); len(denied) != 1 || !strings.Contains(denied[0], x.want) {
-				t.Errorf("denied was %q, want one of %q", denied, x.want)
+				t.Errorf("denied %q, want one of %q", denied, x.want)
 			}
 		})
 	}
 }
 
-// TestHTTP2_RecordsOtherProtocol covers a client that announces HTTP/2 by ALPN and does not
-// speak it: that is recorded as a request that was not understood.
+// TestHTTP2_RecordsOtherProtocol covers a client that negotiates HTTP/2 by ALPN and speaks another protocol: that is
+// recorded as an invalid request.
 func TestHTTP2_RecordsOtherProtocol(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -162,7 +162,7 @@ func TestHTTP2_RecordsOtherProtocol(t *testing.T) {
 	w.has(t, string(errPreface))
 }
 
-// Streams beyond those that there may be at a time are denied each.
+// TestHTTP2_RecordsStreamsBeyondTheBound checks that each stream beyond the limit of concurrent streams is denied.
 func TestHTTP2_RecordsStreamsBeyondTheBound(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -178,11 +178,11 @@ func TestHTTP2_RecordsStreamsBeyondTheBound(t *testing.T) {
 	}
 	if denied := w.alone(); len(denied) != 1 ||
 		!strings.Contains(denied[0], "GET example.com/slow: the HTTP/2 stream was reset: REFUSED_STREAM") {
-		t.Errorf("denied was %q", denied)
+		t.Errorf("denied %q", denied)
 	}
 }
 
-// Sending the rest of a body after the answer is not another denial.
+// TestHTTP2_RecordsARefusalOnce checks that the rest of a body after the answer is not another denial.
 func TestHTTP2_RecordsARefusalOnce(t *testing.T) {
 	t.Parallel()
 	srv, roots := secure(t, true)
@@ -194,12 +194,12 @@ func TestHTTP2_RecordsARefusalOnce(t *testing.T) {
 	say = append(say, frame(frameHeaders, endStream|endHeaders, 3, head(get2()...)))
 	w.speak2(t, 3, say...)
 	if denied := w.alone(); len(denied) != 2 {
-		t.Errorf("denied was %q", denied)
+		t.Errorf("denied %q", denied)
 	}
 }
 
-// hoarder is a server that reads no bodies, and has little buffered: the window that each stream has
-// before the server's settings arrive. With less, it would refuse what was sent before that.
+// hoarder is a server that reads no bodies, and buffers little: the window that each stream has before the server's
+// settings arrive. With less, it would refuse what was sent before that.
 func hoarder(t *testing.T) *world {
 	srv := httptest.NewUnstartedServer(
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
@@ -211,7 +211,7 @@ func hoarder(t *testing.T) *world {
 	return way(t, srv, trusting(srv), &court{allow: all})
 }
 
-// body2 is so much of the body of a stream, in frames.
+// body2 returns size bytes of a stream's body, in DATA frames.
 func body2(stream uint32, size int) (frames [][]byte) {
 	for ; size > 0; size -= limit.FrameBytes {
 		frames = append(frames, frame(frameData, 0, stream, make([]byte, min(size, limit.FrameBytes))))
@@ -241,15 +241,15 @@ func TestHTTP2_BoundsAllBodyBuffers(t *testing.T) {
 		say = append(append(say, h), body2(last, each)...)
 		last += 2
 	}
-	// Which stream is refused depends on how much of the others has been forwarded by then.
+	// It depends on how much of the others was forwarded which stream is refused.
 	if x := w.speak2(t, 0, say...); x.resets == 0 {
 		t.Errorf("%+v", x)
 	}
 	w.has(t, "POST example.com/echo: "+errStream+"FLOW_CONTROL_ERROR")
 }
 
-// heads feeds data from a sandbox to a watched connection without answering it, and reports how
-// the reads end.
+// heads feeds data from a sandbox to a watched connection without answering it, and returns the error that ends the
+// reads.
 func heads(t *testing.T, c *court, say ...[]byte) error {
 	inside, gate := net.Pipe()
 	defer inside.Close()
@@ -270,11 +270,11 @@ func TestHTTP2_BoundsUnansweredHeads(t *testing.T) {
 	}
 	judge := &court{}
 	if err := heads(t, judge, say...); err != nil || len(judge.alone()) > 0 {
-		t.Errorf("as many as are kept: %v", err)
+		t.Errorf("at the limit: %v", err)
 	}
 	say = append(say, frame(frameHeaders, endStream|endHeaders, 2*limit.UnansweredHeads+1, head(get2()...)))
 	if err := heads(t, judge, say...); !errors.Is(err, errMany) {
-		t.Errorf("one more: %v", err)
+		t.Errorf("beyond the limit: %v", err)
 	}
 	judge.has(t, string(errMany))
 }
@@ -288,6 +288,6 @@ func TestHTTP2_TruncatesRecordedPath(t *testing.T) {
 			head(":method: GET", ":scheme: https", ":authority: example.com", ":path: /"+long, "upgrade: h2c")))
 	if denied := judge.alone(); len(denied) != 1 ||
 		denied[0] != "GET example.com/"+long[:limit.ToldPath-1]+": "+errConnection {
-		t.Errorf("denied was %q", denied)
+		t.Errorf("denied %q", denied)
 	}
 }

@@ -53,9 +53,9 @@ type Judge interface {
 
 // Exchange is an allowed request.
 type Exchange interface {
-	// Spend counts bytes before they are passed on in either direction: heads, informational
-	// responses, bodies, and trailers of answers. If it returns a Denial, which it has
-	// reported, they are not passed on, and the exchange ends.
+	// Spend counts bytes before they are passed on in either direction: heads, informational responses, bodies, and
+	// trailers of answers. If it returns a Denial, which it has recorded, they are not passed on, and the exchange
+	// ends.
 	Spend(out, in int64) *Denial
 	// Sent is called with what follows the head, before it is forwarded. If it returns a Denial, which it has
 	// recorded, that is not forwarded, and the exchange ends.

@@ -22,11 +22,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// court is a Judge as a test would have it.
+// court is the Judge of the tests.
 type court struct {
 	allow func(Request) bool
-	most  int64 // bytes out of one request; 0 is no bound
-	// mostIn is how many bytes of answers may come in, of all requests; 0 is no bound.
+	most  int64 // limit of the bytes sent by one request; 0 is none
+	// mostIn is the limit of the bytes of all answers; 0 is none.
 	mostIn int64
 
 	mu       sync.Mutex
@@ -56,7 +56,7 @@ func (c *court) has(t *testing.T, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !strings.Contains(strings.Join(c.denied, "\n"), what) {
-		t.Errorf("%q was not told: %q", what, c.denied)
+		t.Errorf("%q was not recorded: %q", what, c.denied)
 	}
 }
 
@@ -107,18 +107,18 @@ func (x *trial) End(status int, reason string) {
 	x.c.ended = append(x.c.ended, fmt.Sprintf("%s %s %d %s", x.q.Method, x.q.Path, status, reason))
 }
 
-// world is a server and an inspected way to it.
+// world is a server and an inspected connection to it.
 type world struct {
 	*court
-	at     string // where the way begins
+	at     string // address that the clients connect to
 	roots  *x509.CertPool
 	errs   chan error
 	secure bool
-	ended  chan struct{} // closed when Serve has read to the end of what the first client sends
+	ended  chan struct{} // closed when Serve has read the first client's EOF
 	once   sync.Once
 }
 
-// seen is the inside of a world, which tells when its end was read.
+// seen is the inside connection of a world; it signals when EOF was read.
 type seen struct {
 	*net.TCPConn
 	w *world
@@ -146,7 +146,7 @@ func name(t testing.TB, s string) policy.Host {
 	return h
 }
 
-// way makes a way to srv, which is for example.com.
+// way serves an inspected connection to srv, which is for example.com.
 func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *world {
 	t.Helper()
 	a, err := NewAuthority(time.Now())
@@ -154,7 +154,7 @@ func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *wo
 	w := &world{court: c, roots: x509.NewCertPool(), errs: make(chan error, 100), secure: srv.TLS != nil,
 		ended: make(chan struct{})}
 	if !w.roots.AppendCertsFromPEM(a.PEM()) {
-		t.Fatal("no PEM")
+		t.Fatal("invalid PEM")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -190,7 +190,7 @@ func way(t testing.TB, srv *httptest.Server, roots *x509.CertPool, c *court) *wo
 	return w
 }
 
-// client is one inside, which trusts the authority.
+// client returns an HTTP client inside, which trusts the authority.
 func (w *world) client(t testing.TB, h2 bool) *http.Client {
 	var p http.Protocols
 	p.SetHTTP1(!h2)
@@ -207,7 +207,7 @@ func (w *world) client(t testing.TB, h2 bool) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// ws asks for a WebSocket, says something when there is one, and gives what is answered.
+// ws requests a WebSocket, sends s over it, and returns the reply.
 func (w *world) ws(t testing.TB, s string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", w.at)
@@ -231,7 +231,7 @@ func (w *world) ws(t testing.TB, s string) string {
 	return string(b)
 }
 
-// ask makes a request and gives the answer.
+// ask makes a request and returns the answer.
 func ask(t testing.TB, c *http.Client, req *http.Request) (int, string) {
 	t.Helper()
 	r, err := c.Do(req)
@@ -242,7 +242,7 @@ func ask(t testing.TB, c *http.Client, req *http.Request) (int, string) {
 	return r.StatusCode, string(b)
 }
 
-// raw says something over a connection of its own and gives what is answered.
+// raw sends s over a new connection and returns the answer.
 func (w *world) raw(t testing.TB, s string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", w.at)
@@ -258,7 +258,7 @@ func (w *world) raw(t testing.TB, s string) string {
 	return string(b)
 }
 
-// website serves what the tests ask for.
+// website returns the handler of the test servers.
 func website(t testing.TB) http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
@@ -294,7 +294,7 @@ func website(t testing.TB) http.Handler {
 	return m
 }
 
-// secure starts a server with TLS that speaks both versions, or HTTP/1.1 alone.
+// secure starts a server with TLS that supports both versions of HTTP, or HTTP/1.1 alone.
 func secure(t testing.TB, h2 bool) (*httptest.Server, *x509.CertPool) {
 	srv := httptest.NewUnstartedServer(website(t))
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -304,7 +304,7 @@ func secure(t testing.TB, h2 bool) (*httptest.Server, *x509.CertPool) {
 	return srv, trusting(srv)
 }
 
-// trusting gives who certified srv, for example.com; nil without TLS.
+// trusting returns the certificate pool for srv as example.com; nil without TLS.
 func trusting(srv *httptest.Server) *x509.CertPool {
 	if srv.TLS == nil {
 		return nil
@@ -350,7 +350,7 @@ func TestServe_ForwardsRequests(t *testing.T) {
 					t.Errorf("%v: %d %s", x, code, got)
 				}
 			}
-			// A stream arrives while it is being sent, and a redirect is left to the client.
+			// A streamed response arrives while it is being sent, and a redirect is left to the client.
 			slow, err := c.Get("https://example.com/slow")
 			must(t, err)
 			line, err := bufio.NewReader(slow.Body).ReadString('\n')
@@ -379,7 +379,7 @@ func TestServe_ForwardsRequests(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			for range 3 { // the connection inside ends with the one outside
+			for range 3 { // the inside connection ends with the outside one
 				r, err := c.Get("https://example.com/close")
 				must(t, err)
 				if b, err := io.ReadAll(r.Body); err != nil || string(b) != "bye" {
@@ -439,7 +439,7 @@ func TestServe_RefusesInvalidRequests(t *testing.T) {
 			x.denied = nil
 			x.mu.Unlock()
 		}
-		// What is smuggled after an invalid body is not a request.
+		// A request smuggled after an invalid body is not forwarded.
 		got := x.raw(t,
 			"POST /echo HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n"+ok+end)
 		if strings.Contains(got, "abcdef") || strings.HasPrefix(got, "HTTP/1.1 200") && strings.HasSuffix(got, "0\r\n\r\n") {
@@ -464,10 +464,10 @@ func TestWebSocket(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := w.ws(t, strings.Repeat("x", 500)+"\n"); got != "" {
-		t.Errorf("more than it may send: %q", got)
+		t.Errorf("more than the limit: %q", got)
 	}
 	w.has(t, "too large")
-	// A server that does not upgrade is not taken to have done so.
+	// If the server does not upgrade, the gate does not treat the connection as a WebSocket.
 	if got := w.raw(t,
 		"GET /echo HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /echo "+
 			"HTTP/1.1\r\nHost: example.com\r\n\r\n"); strings.Count(got, "HTTP/1.1 200") != 1 ||
@@ -476,8 +476,8 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// TestWebSocket_RefusalEndsConnection checks that a refused WebSocket closes the connection:
-// what follows such a request is not read as requests any more.
+// TestWebSocket_RefusalEndsConnection checks that a refused WebSocket closes the connection: the bytes after such a
+// request are not parsed as requests.
 func TestWebSocket_RefusalEndsConnection(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -527,7 +527,7 @@ func TestServe_RefusesUntrustedServers(t *testing.T) {
 	w := way(t, srv, x509.NewCertPool(), &court{allow: all})
 	if r, err := w.client(t, true).Get("https://example.com/echo"); err == nil {
 		r.Body.Close()
-		t.Error("a certificate of nobody")
+		t.Error("a certificate of an unknown authority was accepted")
 	}
 	if err := <-w.errs; !strings.Contains(err.Error(), "TLS with the server failed") {
 		t.Error(err)
@@ -537,7 +537,7 @@ func TestServe_RefusesUntrustedServers(t *testing.T) {
 	w.roots = x509.NewCertPool()
 	if r, err := w.client(t, true).Get("https://example.com/echo"); err == nil {
 		r.Body.Close()
-		t.Error("a client that does not trust the authority")
+		t.Error("a client that does not trust the authority was answered")
 	}
 	if err := <-w.errs; !strings.Contains(err.Error(), "trust the gate's CA") {
 		t.Error(err)
@@ -545,7 +545,7 @@ func TestServe_RefusesUntrustedServers(t *testing.T) {
 	c, err := tls.Dial("tcp", w.at, &tls.Config{ServerName: "other.example", InsecureSkipVerify: true})
 	if err == nil {
 		c.Close()
-		t.Error("another name")
+		t.Error("another server name was accepted")
 	}
 	if err := <-w.errs; !strings.Contains(err.Error(), "a different server name") {
 		t.Error(err)
@@ -554,7 +554,7 @@ func TestServe_RefusesUntrustedServers(t *testing.T) {
 		&tls.Config{ServerName: "example.com", NextProtos: []string{"imap"}, InsecureSkipVerify: true})
 	if err == nil {
 		c.Close()
-		t.Error("another protocol")
+		t.Error("another protocol was accepted")
 	}
 	if err := <-w.errs; !strings.Contains(err.Error(), "no version of HTTP") {
 		t.Error(err)
@@ -575,7 +575,7 @@ func TestAuthority(t *testing.T) {
 	later, err := a.certify(name(t, "a.example"), now.Add(leafFresh))
 	must(t, err)
 	if first != same || first == later {
-		t.Error("certificates are not renewed when it is time")
+		t.Error("certificates are not renewed in time")
 	}
 	leaf, err := x509.ParseCertificate(later.Certificate[0])
 	must(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// A real client and a real server of WebSockets, with everything that the protocol has.
+// TestWebSocketClients runs a real client and a real server of WebSockets with all features of the protocol.
 func TestWebSocketClients(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -79,18 +79,18 @@ func TestWebSocketClients(t *testing.T) {
 	}
 	must(t, c.Write(ctx, websocket.MessageText, []byte("go")))
 	if _, _, err := c.Read(ctx); websocket.CloseStatus(err) != websocket.StatusGoingAway {
-		t.Errorf("the server's end: %v", err)
+		t.Errorf("the server's close: %v", err)
 	}
 	c = dial()
 	read := c.CloseRead(ctx)
 	must(t, c.Ping(ctx))
 	if err := c.Close(websocket.StatusNormalClosure, "bye"); err != nil {
-		t.Errorf("our end: %v", err)
+		t.Errorf("the client's close: %v", err)
 	}
 	<-read.Done()
 }
 
-// message is one of gRPC's: not compressed, a length, what it says.
+// message encodes a gRPC message: uncompressed, the length, the text.
 func message(s string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(s))), s...)
 }
@@ -105,8 +105,8 @@ func readMessage(r io.Reader) (string, error) {
 	return string(b), err
 }
 
-// TestGRPC_CallsPass makes gRPC calls, which are HTTP/2 with streams in both directions at
-// once and a result in a trailer.
+// TestGRPC_CallsPass makes gRPC calls, which are HTTP/2 with streams in both directions at once and a result in a
+// trailer.
 func TestGRPC_CallsPass(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -118,7 +118,7 @@ func TestGRPC_CallsPass(t *testing.T) {
 			return
 		}
 		switch r.URL.Path {
-		case "/chat.Chat/Nothing": // a result without a message: it is in the head
+		case "/chat.Chat/Nothing": // a result without a message: the status is in the head
 			h.Set("Grpc-Status", "5")
 			return
 		case "/chat.Chat/Talk":
@@ -136,7 +136,7 @@ func TestGRPC_CallsPass(t *testing.T) {
 			}
 		case "/chat.Chat/Wait":
 			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done() // the client gives up
+			<-r.Context().Done() // the client cancels
 			h.Set("Grpc-Status", "1")
 		}
 	}))
@@ -159,7 +159,7 @@ func TestGRPC_CallsPass(t *testing.T) {
 	talk := call(t.Context(), "Talk", in)
 	defer talk.Body.Close()
 	r := bufio.NewReader(talk.Body)
-	for i := range 100 { // each answer before the next question
+	for i := range 100 { // each answer arrives before the next question
 		said := strings.Repeat("word ", i*10)
 		_, err := out.Write(message(said))
 		must(t, err)

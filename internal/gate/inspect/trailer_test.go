@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// trailed is a server that tells what trailers it was announced and given.
+// trailed is a server that answers which trailers were announced and received.
 func trailed(t *testing.T, h2 bool) *httptest.Server {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
@@ -21,8 +21,8 @@ func trailed(t *testing.T, h2 bool) *httptest.Server {
 	return srv
 }
 
-// TestRequestTrailers_AreInspected checks that trailers are inspected whether they were
-// announced or not, and are not forwarded.
+// TestRequestTrailers_AreInspected checks that trailers are inspected whether they were announced or not, and are not
+// forwarded.
 func TestRequestTrailers_AreInspected(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -32,7 +32,7 @@ func TestRequestTrailers_AreInspected(t *testing.T) {
 			judge := &court{allow: all}
 			w := way(t, srv, trusting(srv), judge)
 			send := func(trailer http.Header) (int, string) {
-				// Its length is not known before its end.
+				// The length of the body is unknown until its end.
 				req, err := http.NewRequest("POST", "https://example.com/", io.MultiReader(strings.NewReader("body")))
 				must(t, err)
 				req.Trailer = trailer
@@ -51,7 +51,7 @@ func TestRequestTrailers_AreInspected(t *testing.T) {
 			judge.mu.Lock()
 			defer judge.mu.Unlock()
 			if want := "[map[X-Sum:[1 2]] map[X-Bad:[yes] X-Sum:[1]]]"; fmt.Sprint(judge.trailers) != want {
-				t.Errorf("looked at were %v, want %s", judge.trailers, want)
+				t.Errorf("inspected %v, want %s", judge.trailers, want)
 			}
 		})
 	}

@@ -12,22 +12,22 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
-// watched is an HTTP/2 connection from the sandbox, which net/http serves. Requests that
-// net/http itself refuses never reach ServeHTTP; watched sees them here:
+// watched is an HTTP/2 connection from the sandbox, which net/http serves. Requests that net/http itself refuses never
+// reach ServeHTTP; watched recognizes them:
 //
 //	RST_STREAM  with an error that no exchange ends with: the request of its stream
 //	GOAWAY      with an error: the request whose head was being read, if there was one
-//	400, 431    for a head that says so: it is too long, or has headers of HTTP/1
+//	400, 431    for a head that is too long, or has headers that only HTTP/1 allows
 //	body        that ends before its Content-Length
 //
-// It reads of requests only what is recorded, and reports a denial before it passes on the
-// bytes in question. Anything that it does not understand ends the connection.
+// It parses only what is recorded of a request, and reports a denial before it passes on the bytes in question. A
+// malformed frame ends the connection.
 type watched struct {
 	net.Conn
 	host func(authority string) policy.Host
 	deny func(Request, string)
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	in, out frames
 	preface int // bytes of the preface received
 	hpack   *hpack.Decoder
@@ -77,7 +77,7 @@ func newWatched(c net.Conn, host func(string) policy.Host, deny func(Request, st
 	return w
 }
 
-// Read reads from the sandbox, and reports what net/http will refuse.
+// Read reads from the sandbox, and reports the requests that net/http will refuse.
 func (w *watched) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	err := w.err
@@ -92,7 +92,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes to the sandbox, and reports what net/http refuses by it.
+// Write writes to the sandbox, and reports the requests that net/http refuses with the frames in p.
 func (w *watched) Write(p []byte) (int, error) {
 	if bad := w.look(func() error { return w.out.feed(p, w.sent) }); bad != nil {
 		return 0, bad
@@ -100,8 +100,8 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
-// look calls at with the lock held, and reports denials without it. An error is a denial too,
-// and ends further reads.
+// look calls at with the lock held, and then reports the queued denials without it. An error of at is reported as a
+// denial too, and ends further reads.
 func (w *watched) look(at func() error) error {
 	w.mu.Lock()
 	err := at()
@@ -118,7 +118,7 @@ func (w *watched) look(at func() error) error {
 	return err
 }
 
-// refuse queues a denial of h, once; nil is an unknown request.
+// refuse queues a denial of h, unless one was queued before; nil is an unknown request.
 func (w *watched) refuse(h *head2, why string) {
 	var q Request
 	if h != nil {
@@ -184,7 +184,7 @@ func (w *watched) begin(f frame2) error {
 	return nil
 }
 
-// decode reads more of a head, or of trailers.
+// decode decodes a fragment of a head, or of trailers.
 func (w *watched) decode(f frame2) error {
 	b, ok := f.fragment()
 	if !ok {
@@ -207,7 +207,7 @@ func (w *watched) decode(f frame2) error {
 	return nil
 }
 
-// field reads one header.
+// field handles one header.
 func (w *watched) field(f hpack.HeaderField) {
 	h := w.reading
 	if h == nil {

@@ -11,10 +11,9 @@ import (
 // Both ends have an IPv4 and an IPv6 address, in networks of these sizes.
 //
 // IPv4 is 192.0.0.0/29, which RFC 7335 reserves for the inner side of translators such as this: no real network uses
-// it, so no policy can mean a host there, unlike 10.0.2.0/24 or the benchmarking range. Unlike 169.254.0.0/16 it is
-// of global scope to getaddrinfo(3). IPv6 is a unique local prefix (RFC 4193) drawn once at random; since its label
-// is not that of the internet, programs prefer IPv4 for a name that has both.
-// its label is not that of the internet, programs prefer IPv4 where a name has both.
+// it, so no policy can mean a host there, unlike 10.0.2.0/24 or the benchmarking range. Unlike 169.254.0.0/16 it is of
+// global scope to getaddrinfo(3). IPv6 is a unique local prefix (RFC 4193) drawn once at random; since its label is not
+// that of the internet, programs prefer IPv4 for a name that has both.
 const (
 	Bits4 = 29
 	Bits6 = 64
@@ -52,8 +51,8 @@ func Resolvers(asks bool) []byte {
 	return b
 }
 
-// The hardware addresses of both ends: locally administered, and the same for every
-// sandbox, since no two share a link.
+// The hardware addresses of both ends. They are locally administered, and the same for every sandbox, since no two
+// share a link.
 const (
 	GateMAC = "\x02\xc0\x99\x1c\xe0\x01"
 	BoxMAC  = "\x02\xc0\x99\x1c\xe0\x02"

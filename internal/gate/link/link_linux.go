@@ -39,9 +39,9 @@ const (
 //
 // Open must be called before anything of the sandbox runs, since a process with CAP_NET_ADMIN there could interfere.
 // The caller needs CAP_SYS_ADMIN and CAP_NET_ADMIN in its own user namespace and in the owner of netns; root of a
-// user namespace has them over its children. It stays in its own network namespace. netns is not closed.
-// One thread of the process ends. A child that was started with Pdeathsig from a thread that no goroutine had locked
-// may be killed by that.
+// user namespace has them over its children. Open stays in its own network namespace, and does not close netns. One
+// thread of the process ends, which may kill a child that was started with Pdeathsig from a thread that no goroutine
+// had locked.
 func Open(netns *os.File, mtu int) (*os.File, error) {
 	if mtu == 0 {
 		mtu = DefaultMTU
@@ -69,13 +69,13 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 	return nil, e
 }
 
-// makeLink does the work on a thread of its own, which it leaves in netns.
+// makeLink does the work of Open on a separate thread, which it leaves in netns.
 func makeLink(netns, mtu int) (_ *os.File, err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("unshare the router's network namespace: %w", err)
 	}
-	// The socket is in the router's namespace and keeps it; protocol 0 receives nothing
-	// until it is bound.
+	// The socket is in the router's namespace and keeps it alive. With protocol 0 it receives nothing until it is
+	// bound.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("packet socket: %w", err)
@@ -92,8 +92,8 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
 		return nil, fmt.Errorf("packet socket: ignore what it sends: %w", err)
 	}
-	// The kernel lets an interface that was set up before its peer queue nothing until it
-	// has noticed the carrier, up to a second later, and drops what is sent meanwhile.
+	// The kernel queues nothing for an interface that was set up before its peer until it has noticed the carrier, up
+	// to a second later, and drops what is sent meanwhile.
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
 		return nil, fmt.Errorf("packet socket: send without a queue: %w", err)
 	}
@@ -118,8 +118,8 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 	return os.NewFile(uintptr(fd), "gate"), nil
 }
 
-// makeVeth makes the pair, with the sandbox's end in netns from its first moment (to
-// move it there would take tens of milliseconds), and sets this end up.
+// makeVeth creates the pair, with the sandbox's end created in netns (moving it there would take tens of milliseconds),
+// and sets the router's end up.
 func makeVeth(fd, netns, mtu int) (index int32, err error) {
 	s, err := newRTSocket()
 	if err != nil {
@@ -150,14 +150,14 @@ func makeVeth(fd, netns, mtu int) (index int32, err error) {
 	if index, err = indexOf(fd, routerDev); err != nil {
 		return 0, err
 	}
-	// Nothing but the packet socket is to answer here.
+	// Only the packet socket may answer here.
 	if err := s.noAutoAddress(index); err != nil {
 		return 0, err
 	}
 	return index, s.up(index)
 }
 
-// configureBox configures the sandbox's end; the thread is in its namespace.
+// configureBox configures the sandbox's end. The calling thread is in its namespace.
 func configureBox() error {
 	s, err := newRTSocket()
 	if err != nil {
@@ -178,8 +178,8 @@ func configureBox() error {
 	if err := s.up(lo); err != nil {
 		return err
 	}
-	// Up first: an IPv6 address of an interface that is not ready is not either, until
-	// the kernel has noticed the carrier.
+	// The interface is set up first: an IPv6 address added before that is not ready until the kernel has noticed the
+	// carrier.
 	if err := s.up(index); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func configureBox() error {
 	six := true
 	switch err := s.address(index, Box6(), Bits6); {
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EACCES):
-		six = false // this kernel has no IPv6, or none for new namespaces: then the sandbox has none
+		six = false // the kernel has no IPv6, or none for new namespaces: then the sandbox has none either
 	case err != nil:
 		return err
 	}
@@ -224,8 +224,7 @@ func indexOf(fd int, name string) (int32, error) {
 	return int32(r.Uint32()), nil
 }
 
-// noAutoAddress keeps the kernel from giving the interface a link-local address. Where
-// there is no IPv6 there is nothing to keep it from.
+// noAutoAddress prevents the kernel from giving the interface a link-local address. Without IPv6 it does nothing.
 func (s *rtSocket) noAutoAddress(index int32) error {
 	m := newMessage(unix.RTM_SETLINK, 0, linkMessage(index, 0, 0)...)
 	m.nest(unix.IFLA_AF_SPEC, func() {
@@ -243,7 +242,7 @@ func (s *rtSocket) up(index int32) error {
 }
 
 func (s *rtSocket) address(index int32, addr netip.Addr, bits byte) error {
-	// struct ifaddrmsg; nothing else is on the link that could have the address.
+	// struct ifaddrmsg. Duplicate address detection is unnecessary: nothing else on the link could have the address.
 	fixed := binary.LittleEndian.AppendUint32([]byte{family(addr), bits, unix.IFA_F_NODAD, 0}, uint32(index))
 	m := newMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, fixed...)
 	m.attr(unix.IFA_LOCAL, addr.AsSlice()...)
@@ -251,7 +250,7 @@ func (s *rtSocket) address(index int32, addr netip.Addr, bits byte) error {
 	return s.do("add the address "+addr.String(), m)
 }
 
-// neighbour makes the gate's hardware address known, so that nobody needs to ask.
+// neighbour adds the gate's hardware address as a permanent neighbour, so that it is never resolved.
 func (s *rtSocket) neighbour(index int32, gw netip.Addr) error {
 	fixed := binary.LittleEndian.AppendUint32([]byte{family(gw), 0, 0, 0}, uint32(index))
 	fixed = append(fixed, unix.NUD_PERMANENT, 0, 0, 0) // struct ndmsg
@@ -269,8 +268,8 @@ func (s *rtSocket) defaultRoute(index int32, gw netip.Addr) error {
 	return s.do("route to "+gw.String(), m)
 }
 
-// localRoute makes packets to the sandbox's own address arrive from this moment. The
-// kernel does the same for an IPv6 address, but when its work queue comes to it.
+// localRoute makes the sandbox accept packets to its own address at once. For an IPv6 address the kernel adds this
+// route itself, but only when its work queue runs.
 func (s *rtSocket) localRoute(index int32, addr netip.Addr) error {
 	m := newMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, // struct rtmsg
 		unix.AF_INET6, 128, 0, 0, unix.RT_TABLE_LOCAL, unix.RTPROT_KERNEL, unix.RT_SCOPE_UNIVERSE, unix.RTN_LOCAL, 0, 0, 0, 0)

@@ -16,11 +16,12 @@ import (
 // each write is one IP packet, without a link header. It needs no capability and no network namespace.
 //
 // The caller closes both. Neither is in non-blocking mode yet, so that a process which only holds one is not woken up
-// by each packet; the user of a socket sets the mode, which applies to all its copies.
+// by each packet. The user of a socket sets the mode, which applies to all its copies.
+//
 // When all copies of one end are closed, the other end reads EOF. A gate reports that as a failed link, so a copy of
 // box must be held until the gate is closed. The link of gVisor (fdbased, which reads with recvmmsg) mistakes EOF for
-// empty packets unless it is waiting at that moment, and reads them in a busy loop that cannot be stopped; so a copy
-// of gate must be held for as long as the sandbox runs, whether the gate does or not.
+// empty packets unless it is waiting at that moment, and reads them in a busy loop that cannot be stopped. So a copy of
+// gate must be held for as long as the sandbox runs, even while no gate does.
 func Pair() (box, gate *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -28,8 +28,8 @@ func pair(t *testing.T) (box, gate *os.File) {
 	return box, gate
 }
 
-// TestPair_CarriesPackets checks that packets of all sizes keep their boundaries, and that no
-// child process inherits an end.
+// TestPair_CarriesPackets checks that packets of all sizes keep their boundaries, and that no child process inherits an
+// end.
 func TestPair_CarriesPackets(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
@@ -54,8 +54,8 @@ func TestPair_CarriesPackets(t *testing.T) {
 	}
 }
 
-// TestPair_QueuesUpToLimit checks that as many packets as the system allows are queued, and
-// that a sender that does not wait gets an error then.
+// TestPair_QueuesUpToLimit checks that packets are queued up to the system's limit, and that a non-blocking sender then
+// gets an error.
 func TestPair_QueuesUpToLimit(t *testing.T) {
 	t.Parallel()
 	box, gate := pair(t)
@@ -67,15 +67,15 @@ func TestPair_QueuesUpToLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := 2 * min(limit.LinkQueue, number(allowed)); size < want { // the kernel doubles it, for its own notes
-		t.Errorf("%d bytes may wait, not %d", size, want)
+	if want := 2 * min(limit.LinkQueue, number(allowed)); size < want { // the kernel doubles it, for its metadata
+		t.Errorf("the queue limit is %d bytes, want at least %d", size, want)
 	}
 	packet, n := bytes.Repeat([]byte{4 << 4}, PairMTU), 0
 	for ; err == nil; n++ {
 		err = unix.Sendmsg(int(box.Fd()), packet, nil, nil, unix.MSG_DONTWAIT)
 	}
 	if n--; !errors.Is(err, unix.EAGAIN) || n*(PairMTU+10000) < size/2 {
-		t.Errorf("%d packets wait in %d bytes, %v", n, size, err)
+		t.Errorf("%d packets are queued in %d bytes, %v", n, size, err)
 	}
 	if _, err := gate.Read(make([]byte, PairMTU)); err != nil {
 		t.Fatal(err)
@@ -92,8 +92,7 @@ func number(text []byte) (n int) {
 	return n
 }
 
-// TestBoxInterface_MatchesGate checks that the addresses and gateways that the sandbox gets
-// are those by which the gate knows it.
+// TestBoxInterface_MatchesGate checks that the sandbox's addresses and gateways are those that the gate expects.
 func TestBoxInterface_MatchesGate(t *testing.T) {
 	t.Parallel()
 	i := BoxInterface()
@@ -102,15 +101,15 @@ func TestBoxInterface_MatchesGate(t *testing.T) {
 	}
 	for n, p := range i.Addrs {
 		if gw := i.Gateways[n]; !p.Contains(gw) || p.Addr() == gw {
-			t.Errorf("%v, by %v", p, gw)
+			t.Errorf("%v, gateway %v", p, gw)
 		}
 		if p.Addr() != Box4() && p.Addr() != Box6() {
-			t.Errorf("%v is not the sandbox", p)
+			t.Errorf("%v is not an address of the sandbox", p)
 		}
 	}
 	i.Addrs[0] = netip.Prefix{}
 	if BoxInterface().Addrs[0] == i.Addrs[0] {
-		t.Error("who changes it changes that of others")
+		t.Error("the callers of BoxInterface share its slices")
 	}
 }
 
@@ -134,7 +133,7 @@ func TestIsPair_RefusesOtherDescriptors(t *testing.T) {
 	defer r.Close()
 	for _, f := range []*os.File{udp, r} {
 		if yes, err := IsPair(f); yes || err == nil {
-			t.Errorf("%s is a link", f.Name())
+			t.Errorf("%s is reported as a link", f.Name())
 		}
 	}
 }

@@ -35,16 +35,16 @@ func TestRouteKind_RefusesMalformedReply(t *testing.T) {
 		reply []byte
 		want  error
 	}{
-		"nothing":              {nil, unix.EBADMSG},
-		"a header alone":       {reply(func(b []byte) []byte { return b[:nlHeader] }), unix.EBADMSG},
-		"cut off":              {reply(func(b []byte) []byte { return b[:nlHeader+6] }), unix.EBADMSG},
-		"another request's":    {reply(func(b []byte) []byte { b[8]++; return b }), unix.EBADMSG},
-		"another message":      {reply(func(b []byte) []byte { b[4] = unix.RTM_NEWLINK; return b }), unix.EBADMSG},
-		"another family":       {reply(func(b []byte) []byte { b[nlHeader] = unix.AF_INET6; return b }), unix.EBADMSG},
-		"a length too small":   {reply(func(b []byte) []byte { b[0] = nlHeader + 4; return b }), unix.EBADMSG},
-		"an acknowledgement":   {failed(0), unix.EBADMSG},
-		"no route":             {failed(-int32(unix.ENETUNREACH)), unix.ENETUNREACH},
-		"out of memory inside": {failed(-int32(unix.ENOBUFS)), unix.ENOBUFS},
+		"nothing":            {nil, unix.EBADMSG},
+		"only a header":      {reply(func(b []byte) []byte { return b[:nlHeader] }), unix.EBADMSG},
+		"truncated":          {reply(func(b []byte) []byte { return b[:nlHeader+6] }), unix.EBADMSG},
+		"another request's":  {reply(func(b []byte) []byte { b[8]++; return b }), unix.EBADMSG},
+		"another message":    {reply(func(b []byte) []byte { b[4] = unix.RTM_NEWLINK; return b }), unix.EBADMSG},
+		"another family":     {reply(func(b []byte) []byte { b[nlHeader] = unix.AF_INET6; return b }), unix.EBADMSG},
+		"a length too small": {reply(func(b []byte) []byte { b[0] = nlHeader + 4; return b }), unix.EBADMSG},
+		"an acknowledgement": {failed(0), unix.EBADMSG},
+		"no route":           {failed(-int32(unix.ENETUNREACH)), unix.ENETUNREACH},
+		"ENOBUFS":            {failed(-int32(unix.ENOBUFS)), unix.ENOBUFS},
 	} {
 		if kind, err := routeKind(tt.reply, 7, unix.AF_INET); !errors.Is(err, tt.want) || kind != 0 {
 			t.Errorf("%s: %d, %v; want %v", name, kind, err, tt.want)

@@ -34,12 +34,12 @@ func (m *rtMessage) attr(kind uint16, data ...byte) {
 // text appends an attribute that is a string.
 func (m *rtMessage) text(kind uint16, s string) { m.attr(kind, []byte(s)...) }
 
-// number appends an attribute of 32 bits.
+// number appends a 32-bit attribute.
 func (m *rtMessage) number(kind uint16, n uint32) {
 	m.attr(kind, binary.LittleEndian.AppendUint32(nil, n)...)
 }
 
-// nest appends an attribute whose value inside writes.
+// nest appends an attribute whose value is written by inside.
 func (m *rtMessage) nest(kind uint16, inside func()) {
 	at := len(m.b)
 	m.attr(kind)
@@ -53,7 +53,7 @@ func (m *rtMessage) pad() {
 	}
 }
 
-// rtSocket is an rtnetlink socket of the network namespace that it was made in.
+// rtSocket is an rtnetlink socket of the network namespace that it was created in.
 type rtSocket struct {
 	fd  int
 	seq uint32

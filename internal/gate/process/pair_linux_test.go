@@ -31,8 +31,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(programtest.Run(m)) }
 
-// TestGateProgram_ServesPair runs a gate process with all its restrictions for a sandbox whose
-// packets arrive over a pair of sockets.
+// TestGateProgram_ServesPair runs a gate process with all its restrictions for a sandbox whose packets arrive over a
+// Pair.
 func TestGateProgram_ServesPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -91,7 +91,7 @@ func TestGateProgram_ServesPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := c.Read(make([]byte, 1)); err == nil {
-		t.Errorf("a connection goes on that is not allowed any more, with %d bytes", n)
+		t.Errorf("a connection that is no longer allowed continues, with %d bytes", n)
 	}
 
 	p.Close()
@@ -109,22 +109,22 @@ func TestGateProgram_ServesPair(t *testing.T) {
 		}
 	}
 	if slices.ContainsFunc(evs, failedLink) {
-		t.Error("a link has failed that did not")
+		t.Error("a link failure is reported that did not happen")
 	}
-	// The sentry notices no end while another process has a copy of the gate's end.
+	// The sentry's end reads no EOF while another process has a copy of the gate's end.
 	if hungUp(t, box) {
-		t.Error("the sentry's end is at an end while a copy of the gate's is held")
+		t.Error("the sentry's end has hung up while a copy of the gate's end is held")
 	}
 	stop()
 	if err := gate.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if !hungUp(t, box) {
-		t.Error("the sentry's end goes on without the other")
+		t.Error("the sentry's end has not hung up without the other")
 	}
 }
 
-// TestGateProgram_ReportsEndOfPair ends the pair as a sentry that has exited does.
+// TestGateProgram_ReportsEndOfPair closes the sandbox's end, as the exit of a sentry does.
 func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -172,8 +172,7 @@ func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 
 func failedLink(e wire.NetEvent) bool { return strings.Contains(e.Reason, "link failed") }
 
-// echoOutside serves an echo at an address of this machine that is not loopback, which a
-// sandbox can name.
+// echoOutside runs an echo server at an address of this machine that is not loopback, which a policy can name.
 func echoOutside(t *testing.T) (host, port string) {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
@@ -211,12 +210,11 @@ func echoOutside(t *testing.T) (host, port string) {
 		}
 		return host, port
 	}
-	t.Skip("needs an-address: this machine has none that is not loopback")
+	t.Skip("needs an-address: this machine has only loopback addresses")
 	return "", ""
 }
 
-// query asks the gate for the addresses of a name and gives the second byte of the flags
-// of its answer.
+// query asks the gate for the addresses of a name and returns the second byte of the flags of its reply.
 func query(ctx context.Context, t *testing.T, s *sentrytest.Sentry, name string) byte {
 	t.Helper()
 	c, err := s.DialContext(ctx, "udp", net.JoinHostPort(link.Gate6().String(), "53"))
@@ -241,7 +239,7 @@ func query(ctx context.Context, t *testing.T, s *sentrytest.Sentry, name string)
 	return b[3]
 }
 
-// hungUp reports whether the other end of a socket is gone.
+// hungUp reports whether the other end of a socket is closed.
 func hungUp(t *testing.T, f *os.File) bool {
 	t.Helper()
 	p := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLRDHUP}}

@@ -22,8 +22,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
-// mostMemory is the memory limit of the process. The numbers of connections, requests and names are bounded, and this
-// bounds their size. A gate that reaches it exits, and nothing passes. Normal use needs a tenth of it.
+// mostMemory is the memory limit of the process, in bytes. The numbers of connections, requests and names are bounded;
+// this bounds their size. A gate that reaches it exits, and then no connection passes. Normal use needs a tenth of it.
 const mostMemory = 1 << 30
 
 // bound limits the process to mostMemory.
@@ -150,7 +150,7 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 		return nil, nil, errors.Join(err, j.Close())
 	}
 	// The policy is set with the first step; nothing passes before that.
-	w.mu.Lock() // what is reported meanwhile finds the gate
+	w.mu.Lock() // events reported meanwhile wait until w.gate is set
 	var tokens []decoy.Token
 	for _, t := range q.Decoys.Tokens {
 		tokens = append(tokens, decoy.Token(t))

@@ -187,7 +187,7 @@ func (w *warden) keepTime() {
 	}
 }
 
-// look does what is due.
+// look steps, records expired rules, and leaves the blind state if the journal can be written again.
 func (w *warden) look() {
 	if w.blind.Load() {
 		w.recover()
@@ -196,7 +196,7 @@ func (w *warden) look() {
 	w.recordExpired()
 }
 
-// recordExpired records that temporary rules have expired; if the journal cannot be written, a later call does.
+// recordExpired records that temporary rules have expired. If the journal cannot be written, a later call records it.
 func (w *warden) recordExpired() {
 	if w.blind.Load() {
 		return
@@ -216,7 +216,7 @@ func (w *warden) recordExpired() {
 	}
 }
 
-// recover ends the blind state, once its own event can be written.
+// recover ends the blind state if its own event can be written.
 func (w *warden) recover() {
 	err := w.journal.Append(wire.NetEvent{
 		Time: w.clock(), Kind: wire.NetDeny, Verdict: gate.Deny.String(),
@@ -252,7 +252,7 @@ func (w *warden) report(e gate.Event) {
 	}
 	w.tell(ev)
 	if touched {
-		// The keeper needs only one byte; that it has exited, or the pipe is full, does not matter.
+		// Errors are ignored: the keeper needs only one byte, and has exited or has it if the pipe is full.
 		_, _ = unix.Write(control.TouchFD, []byte{0})
 	}
 }
@@ -264,7 +264,7 @@ func (w *warden) tell(ev wire.NetEvent) {
 	}
 }
 
-// write is tell, and reports whether the event was written.
+// write writes an event like tell, and reports whether it was written, but does not count it as lost.
 func (w *warden) write(ev wire.NetEvent) bool {
 	err := w.journal.Append(ev)
 	if err == nil {

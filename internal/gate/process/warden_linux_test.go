@@ -55,12 +55,12 @@ func TestParse_RefusesInvalid(t *testing.T) {
 		phases []plan.Phase
 		want   fault.Kind
 	}{
-		"none":              {nil, fault.Internal},
-		"all end":           {[]plan.Phase{ends}, fault.Internal},
-		"no policy":         {[]plan.Phase{{Digest: digest}}, fault.Corrupt},
-		"another digest":    {[]plan.Phase{{Policy: string(text), Digest: "sha256:00"}}, fault.Corrupt},
-		"a changed policy":  {[]plan.Phase{{Policy: string(text) + " ", Digest: digest}}, fault.Corrupt},
-		"a bad one at last": {[]plan.Phase{ends, {Policy: "{}", Digest: digest}}, fault.Corrupt},
+		"none":                       {nil, fault.Internal},
+		"all phases expire":          {[]plan.Phase{ends}, fault.Internal},
+		"no policy":                  {[]plan.Phase{{Digest: digest}}, fault.Corrupt},
+		"another digest":             {[]plan.Phase{{Policy: string(text), Digest: "sha256:00"}}, fault.Corrupt},
+		"a changed policy":           {[]plan.Phase{{Policy: string(text) + " ", Digest: digest}}, fault.Corrupt},
+		"the last policy is invalid": {[]plan.Phase{ends, {Policy: "{}", Digest: digest}}, fault.Corrupt},
 	} {
 		if _, err := parse(c.phases); !fault.Is(err, c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
@@ -68,7 +68,7 @@ func TestParse_RefusesInvalid(t *testing.T) {
 	}
 }
 
-// ward is a warden whose clock is the test's, and whose journal can be taken away.
+// ward is a warden whose clock the test controls, and whose journal can be moved away.
 type ward struct {
 	*warden
 	t   *testing.T
@@ -111,7 +111,7 @@ func (w *ward) move(from, to string) {
 	}
 }
 
-// ends gives the policies that were left when the journal was told of an end.
+// ends returns the digests of the policies in the journal's records of expired rules.
 func (w *ward) ends() (left []string) {
 	w.t.Helper()
 	evs, err := journal.Read(journal.Place{Dir: w.dir}, journal.Query{Kinds: []string{wire.NetPolicy}})
@@ -129,11 +129,11 @@ func (w *ward) ends() (left []string) {
 func (w *ward) want(left ...string) {
 	w.t.Helper()
 	if got := w.ends(); !slices.Equal(got, left) {
-		w.t.Errorf("the ends that were told left %q, want %q", got, left)
+		w.t.Errorf("the recorded expiries left the policies %q, want %q", got, left)
 	}
 }
 
-// said gives a policy that allows a host.
+// said returns a phase with a policy that allows a host.
 func said(t *testing.T, host string) plan.Phase {
 	t.Helper()
 	d, err := policy.Parse("test", []byte("version: 1\ntier: supervised\nnetwork:\n  allow: ["+host+"]\n"))
@@ -151,8 +151,8 @@ func said(t *testing.T, host string) plan.Phase {
 	return plan.Phase{Policy: string(text), Digest: policy.DigestOf(text)}
 }
 
-// TestRuleExpiry_IsReportedOnce checks that the expiry of a rule is reported once, whatever
-// notices it first: the time, another policy, or the end of the gate.
+// TestRuleExpiry_IsReportedOnce checks that the expiry of a rule is reported once, whatever notices it first: the time,
+// another policy, or the close of the gate.
 func TestRuleExpiry_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	a, b, c := said(t, "a.example"), said(t, "b.example"), said(t, "c.example")
@@ -215,8 +215,8 @@ func TestRuleExpiry_IsReportedOnce(t *testing.T) {
 	})
 }
 
-// TestRuleExpiry_BeforeStartIsReported covers a rule that expires while its policy is on the
-// way to the gate: it was never in force there, and its expiry is reported.
+// TestRuleExpiry_BeforeStartIsReported covers a rule that expires before its policy reaches the gate: its expiry is
+// reported, although it was never in force there.
 func TestRuleExpiry_BeforeStartIsReported(t *testing.T) {
 	t.Parallel()
 	a, b := said(t, "a.example"), said(t, "b.example")

@@ -1,6 +1,6 @@
-// Package format is the bytes of a layer: its manifest and its tar stream. It is pure: it reads and writes
-// only what it is given and touches no disk. docs/FORMAT.md has the grammar. Package layer uses it; it
-// imports only fault.
+// Package format encodes and decodes the manifest of a layer, and writes the layer as a tar stream. It touches no
+// disk: it reads and writes only its arguments. docs/FORMAT.md has the grammar. Package layer uses it; it imports
+// only fault.
 package format
 
 import (
@@ -15,10 +15,10 @@ const Magic = "coppice layer 1"
 // digest of a layer does not depend on the version that finalized it.
 const magicSparse = "coppice layer 2"
 
-// sparseFile is how a manifest writes a File whose Sum is that of its blocks.
+// sparseFile is the type that a manifest gives a File with a SparseHash.
 const sparseFile = 'F'
 
-// SparseBlock is the size of the blocks that SparseHash is about.
+// SparseBlock is the block size of SparseHash, in bytes.
 const SparseBlock = 4096
 
 // Type is the kind of an entry, as a manifest writes it.
@@ -35,7 +35,7 @@ const (
 	Socket   Type = 's'
 	Char     Type = 'c'
 	Block    Type = 'b'
-	Whiteout Type = 'w' // nothing is here, whatever lower layers have
+	Whiteout Type = 'w' // hides the path in lower layers
 )
 
 // Entry is one path of a layer.
@@ -48,7 +48,7 @@ type Entry struct {
 	Mtime  int64             // nanoseconds since 1970
 	Size   int64             // of a file
 	Sum    [sha256.Size]byte // of a file's content
-	Sparse bool              // of a file: Sum is that of the blocks that are not zero, see SparseHash
+	Sparse bool              // of a file: Sum is a SparseHash
 	Link   string            // target of a symlink; path of the earlier name of a hardlink
 	Major  uint32            // of a device
 	Minor  uint32
@@ -61,7 +61,7 @@ type Xattr struct{ Key, Value string }
 // IsDir reports whether the entry is a directory.
 func (e *Entry) IsDir() bool { return e.Type == Dir || e.Type == Opaque }
 
-// Digest is a SHA-256 in the form that travels: "sha256:" and hex digits.
+// Digest returns a SHA-256 as "sha256:" and hex digits.
 func Digest(sum []byte) string { return "sha256:" + hex.EncodeToString(sum) }
 
 // Less orders paths as in a manifest: each directory before its content, and names by their bytes.

@@ -193,8 +193,8 @@ func TestTar_RejectsInvalidDevices(t *testing.T) {
 	}
 }
 
-// TestTar_RefusesWhiteoutNames covers the names that OCI reserves: a file whose real name
-// begins with ".wh." would remove other files where the layer is imported.
+// TestTar_RefusesWhiteoutNames covers the names that OCI reserves: a file whose real name begins with ".wh." would
+// remove other files when the layer is imported.
 func TestTar_RefusesWhiteoutNames(t *testing.T) {
 	root, dir := Entry{Type: Dir, Mode: 0o755}, Entry{Path: "d", Type: Dir, Mode: 0o755}
 	for _, e := range []Entry{
@@ -203,7 +203,7 @@ func TestTar_RefusesWhiteoutNames(t *testing.T) {
 		{Path: "d/.wh.h", Type: Hardlink, Link: "d/f"}, {Path: "d/.wh.l", Type: Symlink, Link: "x"},
 		{Path: "d/.wh.p", Type: FIFO},
 		{Path: "d/.wh.c", Type: Char}, {Path: "d/.wh.d", Type: Dir}, {Path: "d/.wh.o", Type: Opaque},
-		{Path: "d/.wh..opq", Type: Whiteout}, // whose mark is that of an opaque directory
+		{Path: "d/.wh..opq", Type: Whiteout}, // its mark is that of an opaque directory
 	} {
 		var b bytes.Buffer
 		err := WriteTar(t.Context(), &b, []Entry{root, dir, e}, nil)

@@ -39,7 +39,7 @@ func Encode(ctx context.Context, w io.Writer, entries []Entry) error {
 	return err
 }
 
-// magicOf is the first line of the manifest with these entries.
+// magicOf returns the first line of the manifest with these entries.
 func magicOf(entries []Entry) string {
 	if slices.ContainsFunc(entries, func(e Entry) bool { return e.Sparse }) {
 		return magicSparse
@@ -180,7 +180,7 @@ func malformed(ctx context.Context, what string, err error) error {
 	return fault.New(fault.Corrupt, "%s", what).Because(err)
 }
 
-// same is a writer that accepts only the beginning of rest.
+// same is a writer that fails unless the written bytes are the next ones of rest.
 type same struct{ rest []byte }
 
 func (s *same) Write(p []byte) (int, error) {
@@ -239,7 +239,7 @@ func parseLine(line string, out *[]Entry) error {
 	return p.end()
 }
 
-// fields takes a line's fields one by one; the first error stays.
+// fields decodes the fields of a line one by one. After a failure err is set.
 type fields struct {
 	f   []string
 	err error

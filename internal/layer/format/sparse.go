@@ -34,7 +34,7 @@ func (s *SparseHash) Write(p []byte, off int64) {
 	}
 }
 
-// Sum returns the sum of what was written.
+// Sum returns the sum of the written content.
 func (s *SparseHash) Sum() (sum [sha256.Size]byte) {
 	s.h.Sum(sum[:0])
 	return sum

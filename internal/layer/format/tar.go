@@ -21,17 +21,17 @@ const (
 	overlayXattr   = "user.overlay."
 	skeletonXattr  = "user.overlay.coppice.skeleton"
 	skeleton1Xattr = "user.coppice.skeleton"
-	// What root emulation wrote down: the owner that was asked for, "uid:gid",
-	// and on an empty file the device it stands for, "c MAJOR:MINOR" or "b ...".
+	// Attributes of root emulation: the requested owner, "uid:gid", and, on an empty file, the device that it
+	// represents, "c MAJOR:MINOR" or "b ...".
 	ownerXattr  = "user.coppice.owner"
 	deviceXattr = "user.coppice.device"
-	// The largest device that Linux has. Programs in a sandbox can write any number down.
+	// The largest device number of Linux. A program in a sandbox can store any number in deviceXattr.
 	maxMajor = 1<<12 - 1
 	maxMinor = 1<<20 - 1
 )
 
-// ErrMark is the error of an entry that readers of a layer would take for a mark: OCI reserves the names that
-// begin with ".wh.", and has no escape for them.
+// ErrMark is the error of an entry that readers of a layer would take for a mark: OCI reserves names that begin with
+// ".wh." and has no escape for them.
 var ErrMark = errors.New("its name is reserved for whiteouts in an OCI layer")
 
 // NoHeader is the error of an entry that tar has no header for: the header would be larger
@@ -128,7 +128,7 @@ func (s *sink) Write(p []byte) (n int, err error) {
 
 // header writes a header to s through tw.
 func (s *sink) header(tw *tar.Writer, h *tar.Header, path string) error {
-	if err := tw.Flush(); err != nil { // of what is before it
+	if err := tw.Flush(); err != nil { // complete the previous entry
 		return fmt.Errorf("tar content before %q: %w", path, err)
 	}
 	err := tw.WriteHeader(h)
@@ -160,7 +160,7 @@ func marker(name string) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
 }
 
-// header is an entry's tar header; nil when tar has none for it.
+// header returns the tar header of an entry; nil if tar has none for its type.
 func header(e *Entry) *tar.Header {
 	h := &tar.Header{
 		Name: e.Path, Mode: int64(e.Mode), Uid: int(e.UID), Gid: int(e.GID),
@@ -214,7 +214,7 @@ func header(e *Entry) *tar.Header {
 	return h
 }
 
-// emulated adds to the header what root emulation stored as an attribute, and reports whether it did.
+// emulated adds the information of an attribute of root emulation to the header, and reports whether it did.
 func emulated(h *tar.Header, e *Entry, key, value string) bool {
 	switch key {
 	case ownerXattr:

@@ -6,21 +6,21 @@ import (
 	"sync/atomic"
 )
 
-// aheadBytes and aheadLines are how much Ahead reads before it parses: enough for the
-// cores to share, little enough to hold.
+// aheadBytes and aheadLines limit how much Ahead reads before it parses: enough to share among the cores, and little
+// enough to hold in memory.
 const (
 	aheadBytes = 1 << 20
 	aheadLines = 4096
 )
 
-// Parsed is a line, as Parse and HashLine have it. ParseLine makes it.
+// Parsed is a line with the results of Parse and HashLine. ParseLine makes it.
 type Parsed struct {
 	Record *Record // nil with an error
 	Hash   Hash
 	Err    error
 }
 
-// ParseLine parses and hashes the line of a record, without its end.
+// ParseLine parses and hashes the line of a record, without its newline.
 func ParseLine(line []byte) Parsed {
 	r, err := Parse(line)
 	if err != nil {
@@ -29,17 +29,17 @@ func ParseLine(line []byte) Parsed {
 	return Parsed{r, HashLine(line), nil}
 }
 
-// Ahead parses lines in batches, on all cores, and returns them in order. It holds at most aheadBytes and one
-// more line, and between calls nothing runs.
+// Ahead parses lines in batches, on all cores, and returns them in order. It holds at most aheadBytes and one more
+// line. Between calls it runs no goroutine.
 type Ahead struct {
 	read  func() ([]byte, error)
-	ready []Parsed // those that were not given yet
-	err   error    // of read, after them
+	ready []Parsed // lines that Next has not returned yet
+	err   error    // of read, after the ready lines
 }
 
-// NewAhead takes lines from read, which returns each without its newline, valid until the next call, and an
-// error after the last. Only Next calls it, and calls it again when Next is called after an error. An Ahead
-// is not safe for concurrent use.
+// NewAhead returns an Ahead that takes lines from read. read returns each line without its newline, valid until the
+// next call, and an error after the last one. Only Next calls read, and it does so again if Next is called after an
+// error. An Ahead is not safe for concurrent use.
 func NewAhead(read func() ([]byte, error)) *Ahead { return &Ahead{read: read} }
 
 // Next returns the next line, or the error of read.
@@ -57,7 +57,7 @@ func (a *Ahead) Next() (Parsed, error) {
 	return p, nil
 }
 
-// batch reads lines until there are enough, or an error.
+// batch reads lines until it has enough or read fails.
 func (a *Ahead) batch() (lines [][]byte) {
 	for size := 0; size < aheadBytes && len(lines) < aheadLines; {
 		line, err := a.read()
@@ -71,7 +71,7 @@ func (a *Ahead) batch() (lines [][]byte) {
 	return lines
 }
 
-// parseAll parses lines on all cores, and returns when all are done.
+// parseAll parses all lines on all cores.
 func parseAll(lines [][]byte) []Parsed {
 	all := make([]Parsed, len(lines))
 	var taken atomic.Int64

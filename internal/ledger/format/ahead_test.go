@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// aheadOf makes lines whose reasons have some length, of which some are damaged.
+// aheadOf makes lines with reasons of some lengths, some of them damaged.
 func aheadOf(t testing.TB, lengths []int, damaged func(i int) bool) (lines [][]byte) {
 	t.Helper()
 	for i, n := range lengths {
@@ -28,16 +28,15 @@ func aheadOf(t testing.TB, lengths []int, damaged func(i int) bool) (lines [][]b
 	return lines
 }
 
-// givesAll fails unless what is parsed ahead is what parsing one line after the other
-// gives, in order, all of it before the error that ends it; and unless no more is read
-// ahead than is said.
+// givesAll fails unless parsing ahead has the same results as parsing one line after the other, in order, all of them
+// before the final error, and unless it reads no more ahead than documented.
 func givesAll(t interface{ Fatalf(string, ...any) }, lines [][]byte) {
 	end := errors.New("no more")
 	at, held := 0, 0
-	var buf []byte // one for all, as readers have it
+	var buf []byte // one buffer for all, as readers have it
 	a := NewAhead(func() ([]byte, error) {
 		if held >= aheadBytes {
-			t.Fatalf("%d bytes are held, and more are read", held)
+			t.Fatalf("%d bytes are held, but more are read", held)
 		}
 		if at == len(lines) {
 			return nil, end

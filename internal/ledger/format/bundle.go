@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// How large the files of a bundle that are read into memory may be, in bytes.
+// Maximum sizes of the files of a bundle that are read into memory, in bytes.
 const (
 	maxManifest   = 16 << 20
 	maxKeys       = 1 << 20
@@ -25,17 +25,17 @@ const (
 	maxProofs     = 16 << 20
 )
 
-// MaxBlob is how large a blob may be, in bytes.
+// MaxBlob is the maximum size of a blob, in bytes.
 const MaxBlob = 16 << 20
 
-// Demands says what a bundle must prove besides being complete. The zero Demands trusts the first key in the
+// Demands describes what a bundle must prove besides being complete. The zero Demands trusts the first key in the
 // bundle: then the bundle proves only that the owner of that key made it.
 type Demands struct {
-	Keys      []string // verifier keys of the log that are trusted; one of them must lead to its signatures
-	Old       []byte   // a checkpoint from before, signed: the log must have grown from it
-	Witnesses []string // verifier keys of witnesses, all of whom must have signed the bundle's witnessed checkpoint
-	// Each, unless nil, is called with each record, in order. The records are proven only once VerifyBundle
-	// has returned without an error.
+	Keys      []string // trusted verifier keys of the log; one of them must lead to its signatures
+	Old       []byte   // an older signed checkpoint, from which the log must have grown
+	Witnesses []string // verifier keys of witnesses, all of which must have signed the bundle's witnessed checkpoint
+	// Each is called with each record, in order, unless it is nil. The records are only proven once VerifyBundle has
+	// returned without an error.
 	Each func(*Record)
 }
 
@@ -44,21 +44,20 @@ type Verified struct {
 	Sandbox   Sandbox
 	Records   int64
 	Log       Checkpoint
-	Key       string      // the key that signed
-	Keys      Keys        // all of the log's, or those that follow from the one that was demanded
-	Trusted   bool        // it follows from a key that was demanded
-	Grown     bool        // from the checkpoint that was demanded
+	Key       string      // key that signed
+	Keys      Keys        // all keys of the log, or those that follow from the trusted one
+	Trusted   bool        // the keys follow from one of Demands.Keys
+	Grown     bool        // the log grew from Demands.Old
 	Witnessed int64       // size of the log that the witnesses signed; 0 for none
-	Seen      []time.Time // when each witness that was demanded signed
-	Blobs     int         // captures that lie in the bundle
-	Absent    []string    // captures that are not kept any more
+	Seen      []time.Time // when each witness of Demands signed
+	Blobs     int         // number of captures in the bundle
+	Absent    []string    // captures that are no longer kept
 	First     time.Time   // time of the first record
 	Last      time.Time   // time of the last record
 }
 
-// VerifyBundle reads a bundle of size bytes and checks all of it. Memory is bounded whatever the bundle
-// holds. An error of kind Corrupt says what does not fit; if that is a record, its cause is a Misfit for the
-// first such record.
+// VerifyBundle reads a bundle of size bytes and checks all of it. It uses bounded memory for any bundle. An error of
+// kind Corrupt describes what is invalid; if that is a record, its cause is a Misfit for the first such record.
 func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*Verified, error) {
 	b, err := openBundle(r, size, d.Keys)
 	if err != nil {
@@ -85,9 +84,9 @@ func VerifyBundle(ctx context.Context, r io.ReaderAt, size int64, d Demands) (*V
 type bundle struct {
 	*Manifest
 	keys  Keys
-	key   string // that signed the manifest
+	key   string // key that signed the manifest
 	files map[string]*io.SectionReader
-	blobs map[string]bool // names of blobs that are there or said to be absent
+	blobs map[string]bool // names of the blobs in the bundle and of those listed as absent
 }
 
 func openBundle(r io.ReaderAt, size int64, trusted []string) (*bundle, error) {
@@ -167,7 +166,7 @@ func (b *bundle) checkpoint() (Checkpoint, error) {
 	return c, err
 }
 
-// records follows the chain of the records up to the tree's root.
+// records follows the chain of the records and checks the root of the tree.
 func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) error {
 	chain, lines := NewChain(b.Sandbox), NewAhead(NewLines(b.files[FileRecords]).Next)
 	leaf := func() (*Leaf, error) {
@@ -226,7 +225,7 @@ func (b *bundle) records(ctx context.Context, v *Verified, each func(*Record)) e
 	return nil
 }
 
-// named: each capture that a record names is there, or said not to be.
+// named checks that each capture that a record names is in the bundle or listed as absent.
 func (b *bundle) named(c *Chain, r *Record) error {
 	for _, name := range r.Captures() {
 		if !b.blobs[name] {
@@ -266,7 +265,7 @@ func (b *bundle) sums(ctx context.Context, v *Verified) error {
 	return nil
 }
 
-// grown: the log grew from an old checkpoint to that of the bundle.
+// grown checks that the log grew from an old checkpoint to that of the bundle.
 func (b *bundle) grown(v *Verified, old []byte) error {
 	if len(old) == 0 {
 		return nil
@@ -287,7 +286,7 @@ func (b *bundle) grew(from, to Checkpoint) error {
 	return Grew(from, to, proofs)
 }
 
-// witnessed: the log grew from a checkpoint that witnesses signed.
+// witnessed checks that the log grew from a checkpoint that the witnesses signed.
 func (b *bundle) witnessed(v *Verified, witnesses []string) error {
 	msg, err := b.small(FileWitness, maxCheckpoint)
 	if err != nil {
@@ -316,14 +315,14 @@ func (b *bundle) witnessed(v *Verified, witnesses []string) error {
 	return nil
 }
 
-// Consistency is the text of proofs that a log grew to size: for each old size the line
-// `from OLD COUNT` and the hashes. They are read from r, as tlog reads them.
+// Consistency returns the text of proofs that a log grew to size: for each old size the line `from OLD COUNT` and the
+// hashes. They are read from r, as tlog does.
 func Consistency(size int64, old []int64, r tlog.HashReader) ([]byte, error) {
 	old = slices.Compact(slices.Sorted(slices.Values(old)))
 	var b []byte
 	for _, from := range old {
 		if from <= 0 || from >= size {
-			continue // nothing is a prefix of everything, and equal ones are compared
+			continue // nothing is a prefix of everything, and equal sizes are compared directly
 		}
 		proof, err := tlog.ProveTree(size, from, r)
 		if err != nil {
@@ -337,8 +336,7 @@ func Consistency(size int64, old []int64, r tlog.HashReader) ([]byte, error) {
 	return b, nil
 }
 
-// Grew checks that the log of one checkpoint is the beginning of that of another one,
-// by a text of Consistency.
+// Grew checks that the log of one checkpoint is the beginning of that of another one, with a text of Consistency.
 func Grew(from, to Checkpoint, proofs string) error {
 	switch {
 	case from.Size > to.Size:

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Misfit is the first record of a sandbox that does not fit its chain, and the reason. It is the cause of the
+// Misfit names the first record of a sandbox that does not fit its chain, and the reason. It is the cause of the
 // error that reports it.
 type Misfit struct {
 	Sandbox Sandbox
@@ -34,11 +34,11 @@ type Chain struct {
 // NewChain returns a chain that is positioned before the first record of a sandbox.
 func NewChain(id Sandbox) *Chain { return &Chain{Sandbox: id, Leaf: -1} }
 
-// Next checks the line of the next record, without its newline, and returns the record, which fits those
-// before it. Otherwise the cause of the error is a Misfit, and the chain does not advance.
+// Next checks the line of the next record, without its newline, and returns the record if it fits the previous ones.
+// Otherwise the cause of the error is a Misfit, and the chain does not advance.
 func (c *Chain) Next(line []byte) (*Record, Hash, error) { return c.Follow(ParseLine(line)) }
 
-// Follow is Next for a line that is parsed already.
+// Follow is Next for a parsed line.
 func (c *Chain) Follow(p Parsed) (*Record, Hash, error) {
 	if p.Err != nil {
 		return nil, Hash{}, c.Misfit(c.Seq+1, "cannot be read", p.Err)
@@ -63,8 +63,7 @@ func (c *Chain) Follow(p Parsed) (*Record, Hash, error) {
 	return r, p.Hash, nil
 }
 
-// Misfit makes the error that names a record. Its kind is that of the cause, Corrupt
-// without one.
+// Misfit returns the error that names a record. Its kind is that of the cause; Corrupt without a cause.
 func (c *Chain) Misfit(seq int64, why string, cause error) error {
 	kind := fault.Corrupt
 	if cause != nil {
@@ -77,7 +76,7 @@ func (c *Chain) Misfit(seq int64, why string, cause error) error {
 // Lines reads lines that end with a newline and are at most as long as a record.
 type Lines struct{ r *bufio.Reader }
 
-// NewLines reads from r.
+// NewLines returns the lines of r.
 func NewLines(r io.Reader) *Lines { return &Lines{bufio.NewReaderSize(r, MaxLine+1)} }
 
 // Next returns the next line without its newline; it is valid until the next call. It returns io.EOF at the

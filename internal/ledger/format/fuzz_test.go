@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A line that is read is the one line of its record.
+// FuzzParse checks that a line that can be read is the only line of its record.
 func FuzzParse(f *testing.F) {
 	for _, k := range Kinds() {
 		line, err := Encode(&Record{Body: newBody(k), Sandbox: Host, Seq: 1, Observer: BySandbox})
@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A request to a witness that is read is the one text of it.
+// FuzzParseGrowth checks that a request to a witness that can be read is its only text.
 func FuzzParseGrowth(f *testing.F) {
 	checkpoint := []byte("o\n1\n" + strings.Repeat("A", 43) + "=\n\n— o AAAA\n")
 	f.Add(Growth{Checkpoint: checkpoint}.Text())
@@ -47,7 +47,7 @@ func FuzzParseGrowth(f *testing.F) {
 	})
 }
 
-// No bundle makes the reader fail in another way than by an error.
+// FuzzVerifyBundle checks that no bundle makes the reader fail other than with an error.
 func FuzzVerifyBundle(f *testing.F) {
 	golden, err := os.ReadFile("../testdata/bundle.tar")
 	if err != nil {

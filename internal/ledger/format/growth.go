@@ -11,20 +11,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Growth is a checkpoint with the proof that the log grew to it from an older size: what a
-// witness is asked to cosign. Its text is the body of add-checkpoint in C2SP tlog-witness.
+// Growth is a checkpoint with the proof that the log grew to it from an older size: the request to a witness. Its
+// text is the body of add-checkpoint in C2SP tlog-witness.
 //
 //	old SIZE
 //	BASE64          each hash of the consistency proof
 //
 //	CHECKPOINT      the signed note
 type Growth struct {
-	Old        int64 // 0: from nothing, which needs no proof
+	Old        int64 // 0: from an empty log, which needs no proof
 	Proof      []Hash
 	Checkpoint []byte
 }
 
-// maxProof is how many hashes a proof has at most, and maxGrowth how many bytes such a text.
+// maxProof is the maximum number of hashes of a proof, and maxGrowth the maximum size of such a text in bytes.
 const (
 	maxProof  = 63
 	maxGrowth = maxCheckpoint + 64*(maxProof+1)
@@ -39,7 +39,7 @@ func (g Growth) Text() []byte {
 	return append(append(b, '\n'), g.Checkpoint...)
 }
 
-// ParseGrowth reads the output of Text, and nothing else.
+// ParseGrowth reads the output of Text. It accepts nothing else.
 func ParseGrowth(b []byte) (g Growth, err error) {
 	bad := fault.New(fault.Invalid, "not a checkpoint with a consistency proof").
 		WithHint("print it on the log's host: coppice ledger checkpoint --from SIZE")
@@ -81,8 +81,8 @@ func ProveGrowth(size, old int64, r tlog.HashReader) (proof []Hash, err error) {
 	return proof, err
 }
 
-// Proves checks that the log of a checkpoint, which is that of g, grew from another one, of
-// the old size of g.
+// Proves checks that the log of the checkpoint to, which is that of g, grew from the checkpoint from, which has the
+// old size of g.
 func (g Growth) Proves(from, to Checkpoint) error {
 	if from.Size == 0 || from.Size >= to.Size {
 		if len(g.Proof) > 0 {

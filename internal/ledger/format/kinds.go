@@ -3,7 +3,7 @@ package format
 // Kind is the kind of a record.
 type Kind string
 
-// The kinds. They are only ever added.
+// The kinds. A kind is never removed.
 const (
 	KindApply      Kind = "apply"
 	KindApproval   Kind = "approval"
@@ -25,7 +25,7 @@ const (
 	KindProgram    Kind = "program"
 	KindPropose    Kind = "propose"
 	KindRebase     Kind = "rebase"
-	KindReseal     Kind = "reseal"
+	KindRekey      Kind = "reseal"
 	KindRollback   Kind = "rollback"
 	KindSession    Kind = "session"
 	KindSnapshot   Kind = "snapshot"
@@ -39,7 +39,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit,
 		KindFork, KindGrant, KindKey,
-		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindReseal,
+		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindRekey,
 		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
 
@@ -47,7 +47,7 @@ func Kinds() []Kind {
 // are in the order of their JSON names; numbers are below 2^53.
 type Body interface{ Kind() Kind }
 
-// newBody makes an empty body of a kind; nil for one that is not known.
+// newBody returns an empty body of a kind; nil for an unknown one.
 func newBody(k Kind) Body {
 	switch k {
 	case KindApply:
@@ -90,8 +90,8 @@ func newBody(k Kind) Body {
 		return new(Propose)
 	case KindRebase:
 		return new(Rebase)
-	case KindReseal:
-		return new(Reseal)
+	case KindRekey:
+		return new(Rekey)
 	case KindRollback:
 		return new(Rollback)
 	case KindSession:
@@ -148,7 +148,7 @@ type Create struct {
 	Start      string   `json:"start,omitempty" jsonschema:"The commit, on the one that it begins at, of what was not committed and is in it"`
 }
 
-// Delete records that the sandbox was removed; among the records of host, that its ledger was.
+// Delete records that the sandbox was removed or, among the records of host, that its ledger was removed.
 type Delete struct {
 	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, where the ledger goes as well"`
 	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger goes as well"`
@@ -167,7 +167,7 @@ type Denial struct {
 	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
 }
 
-// Drop records that snapshots were removed; those that stood on them did not change.
+// Drop records that snapshots were removed. Snapshots on top of them did not change.
 type Drop struct {
 	Reason    string   `json:"reason" jsonschema:"Why: asked, retention, unreferenced or lost"`
 	Snapshots []string `json:"snapshots,omitempty" jsonschema:"Their ids"`
@@ -249,7 +249,7 @@ type Limit struct {
 	Value int64  `json:"value,omitempty" jsonschema:"The limit's value, in its unit"`
 }
 
-// Lost records that records could not be kept.
+// Lost records that records were lost.
 type Lost struct {
 	Count   int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
 	Of      string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
@@ -328,8 +328,8 @@ type Rebase struct {
 	To        string `json:"to" jsonschema:"Commit that it stands on"`
 }
 
-// Reseal records a step of re-keying a fork of running processes, before anything of it passes the gate.
-type Reseal struct {
+// Rekey records a step of re-keying a fork of running processes, before anything of it passes the gate.
+type Rekey struct {
 	Detail string `json:"detail,omitempty" jsonschema:"What was done, for people"`
 	Error  string `json:"error,omitempty" jsonschema:"Why it failed; the sandbox is quarantined then"`
 	Step   string `json:"step" jsonschema:"What: certificates, hostname, machine-id, random, ssh-host-keys, hook, gate, or another"`
@@ -386,7 +386,7 @@ type Candidate struct {
 	Score   string `json:"score,omitempty" jsonschema:"Its score, as its test wrote it"`
 }
 
-// Undone records that what an earlier record says did not happen, or was reverted.
+// Undone records that an event of an earlier record did not happen, or was reverted.
 type Undone struct {
 	Reason string `json:"reason" jsonschema:"Why"`
 	Seq    int64  `json:"seq" jsonschema:"Seq of that record, which is one of the same sandbox"`
@@ -453,7 +453,7 @@ func (*Propose) Kind() Kind { return KindPropose }
 func (*Rebase) Kind() Kind { return KindRebase }
 
 // Kind implements Body.
-func (*Reseal) Kind() Kind { return KindReseal }
+func (*Rekey) Kind() Kind { return KindRekey }
 
 // Kind implements Body.
 func (*Rollback) Kind() Kind { return KindRollback }

@@ -14,7 +14,7 @@ const (
 	FileKeys        = "keys"
 	FileCheckpoint  = "checkpoint"
 	FileWitness     = "witness"     // a checkpoint with cosignatures; may be absent
-	FileConsistency = "consistency" // that the log only grew; may be absent
+	FileConsistency = "consistency" // proofs that the log only grew; may be absent
 	FileProof       = "proof"
 	FileRecords     = "records.jsonl"
 	blobsPrefix     = "blobs/"
@@ -27,18 +27,18 @@ type File struct {
 	Name  string
 	Bytes int64
 	Sum   Hash // SHA-256
-	Salt  Hash // of a blob: the key by which its name is its HMAC-SHA256; else zero
+	Salt  Hash // of a blob: the key for which its name is its HMAC-SHA256; otherwise zero
 }
 
 // Manifest lists the content of a bundle. It is signed by the log's key.
 type Manifest struct {
 	Origin  string
 	Sandbox Sandbox
-	Records int64    // how many it has: all that the sandbox had
+	Records int64    // number of records: all that the sandbox had
 	Head    Hash     // hash of the last one; zero for none
 	Size    int64    // size of the log, at the checkpoint
-	Files   []File   // all but the manifest, in the order in which they lie
-	Absent  []string // names of blobs that records name and that are not kept any more
+	Files   []File   // all but the manifest, in their order in the bundle
+	Absent  []string // names of blobs that records name and that are no longer kept
 }
 
 // Text returns the text that is signed.
@@ -59,7 +59,7 @@ func (m *Manifest) Text() string {
 	return b.String()
 }
 
-// ParseManifest reads the output of Text, and nothing else.
+// ParseManifest reads the output of Text. It accepts nothing else.
 func ParseManifest(text string) (*Manifest, error) {
 	if title, _, _ := strings.Cut(text, "\n"); title != manifestTitle {
 		return nil, newer("unknown bundle version %.80q: must be %s", title, manifestTitle)
@@ -93,7 +93,7 @@ func ParseManifest(text string) (*Manifest, error) {
 	return m, m.ordered()
 }
 
-// number reads a decimal number; -1, which is none that is written, for anything else.
+// number reads a decimal number. For anything else it returns -1, which Text never writes.
 func number(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
@@ -102,7 +102,7 @@ func number(s string) int64 {
 	return n
 }
 
-// ordered: each file is one that a bundle has, in its place, once, of a size that can be.
+// ordered checks that the files are known ones, in order, without repetition, and of a possible size.
 func (m *Manifest) ordered() error {
 	rest := m.Files
 	for _, want := range []string{FileKeys, FileCheckpoint, FileWitness, FileConsistency, FileProof, FileRecords} {

@@ -19,7 +19,7 @@ import (
 // Checkpoint is the state of a log at one size, in the format of C2SP tlog-checkpoint.
 type Checkpoint struct {
 	Origin string // name of the log, and of its keys
-	Size   int64  // how many leaves it has
+	Size   int64  // number of leaves
 	Root   Hash
 }
 
@@ -28,7 +28,7 @@ func (c Checkpoint) Text() string {
 	return fmt.Sprintf("%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
 }
 
-// ParseCheckpoint reads the output of Text, and nothing else.
+// ParseCheckpoint reads the output of Text. It accepts nothing else.
 func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	f := strings.Split(text, "\n")
 	if len(f) == 4 {
@@ -48,8 +48,8 @@ func Sign(text string, key note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: text}, key)
 }
 
-// OpenNote returns the text of a note that has exactly one signature, by the verifier key. Every byte of the
-// note counts.
+// OpenNote returns the text of a note that has exactly one signature, by the verifier key. It accepts only the
+// canonical form of the note.
 func OpenNote(msg []byte, vkey string) (string, error) {
 	v, err := note.NewVerifier(vkey)
 	if err != nil {
@@ -65,7 +65,7 @@ func OpenNote(msg []byte, vkey string) (string, error) {
 	return n.Text, nil
 }
 
-// joined is a note as it is written when its signatures are encoded in the one way.
+// joined returns a note with its signatures in canonical encoding.
 func joined(text string, sigs []note.Signature) []byte {
 	b := []byte(text + "\n")
 	for _, s := range sigs {
@@ -78,24 +78,24 @@ func joined(text string, sigs []note.Signature) []byte {
 	return b
 }
 
-// Keys are the keys of a log, the first one first, each signed by the one before.
+// Keys are the keys of a log, oldest first, each signed by the previous one.
 type Keys []LogKey
 
 // LogKey is one key of a log.
 type LogKey struct {
 	Key       string // verifier key, in the format of note
-	From      int64  // it signs from this size of the log on; the one before up to it
+	From      int64  // size of the log from which on it signs; the previous key signs up to it
 	Statement []byte // note in which the previous key names this one; nil for the first
 }
 
 const keyTitle = "coppice-ledger-key/v1"
 
-// Rotation is the text that the old key signs.
+// Rotation returns the text that the old key signs.
 func Rotation(origin string, from int64, vkey string) string {
 	return fmt.Sprintf("%s\n%s\n%d\n%s\n", keyTitle, origin, from, vkey)
 }
 
-// rotationLines is how many lines the note of a rotation has.
+// rotationLines is the number of lines in the note of a rotation.
 const rotationLines = 6
 
 // Encode returns the text of the keys: the first key, and the statement of each further one.
@@ -107,7 +107,7 @@ func (k Keys) Encode() []byte {
 	return b
 }
 
-// ParseKeys reads the output of Encode, and verifies each key by the one before.
+// ParseKeys reads the output of Encode, and verifies each key with the previous one.
 func ParseKeys(text []byte) (Keys, error) {
 	lines := strings.SplitAfter(string(text), "\n")
 	if n := len(lines); n < 2 || lines[n-1] != "" || (n-2)%rotationLines != 0 {
@@ -141,7 +141,7 @@ func ParseKeys(text []byte) (Keys, error) {
 	return keys, nil
 }
 
-// sameKey: a verifier key is written in the one way.
+// sameKey reports whether a verifier key is in canonical encoding.
 func sameKey(vkey string, v note.Verifier) bool {
 	f := strings.SplitN(vkey, "+", 3)
 	if len(f) != 3 || f[0] != v.Name() || f[1] != fmt.Sprintf("%08x", v.KeyHash()) {
@@ -151,7 +151,7 @@ func sameKey(vkey string, v note.Verifier) bool {
 	return err == nil && base64.StdEncoding.EncodeToString(raw) == f[2]
 }
 
-// Origin is the name of the log that the keys are of.
+// Origin returns the name of the log that the keys belong to.
 func (k Keys) Origin() string { name, _, _ := strings.Cut(k[0].Key, "+"); return name }
 
 // Trusting returns the keys that follow from trusted ones: the oldest of them in k, and those that it signed.
@@ -168,8 +168,8 @@ func (k Keys) Trusting(trusted []string) (Keys, error) {
 		WithHint("compare the keys with those from the owner of the host")
 }
 
-// Open returns the text of a note that was signed when the log had size leaves, and the key that signed it. A
-// key that had been replaced by then does not count.
+// Open returns the text of a note that was signed when the log had size leaves, and the key that signed it. It does
+// not accept a key that had been replaced by then.
 func (k Keys) Open(msg []byte, size int64) (text, vkey string, err error) {
 	err = fault.New(fault.Corrupt, "no key of %s is valid for size %d", k.Origin(), size)
 	for i, one := range k {
@@ -183,8 +183,7 @@ func (k Keys) Open(msg []byte, size int64) (text, vkey string, err error) {
 	return "", "", err
 }
 
-// Checkpoint reads a checkpoint of this log. Further signatures, as witnesses make them,
-// do no harm and prove nothing here.
+// Checkpoint reads a checkpoint of this log. Further signatures, such as those of witnesses, are ignored.
 func (k Keys) Checkpoint(msg []byte) (Checkpoint, error) {
 	text, sigs, ok := bytes.Cut(msg, []byte("\n\n"))
 	c, err := ParseCheckpoint(string(text) + "\n")
@@ -209,7 +208,7 @@ const (
 	cosigned    = 8 + ed25519.SignatureSize
 )
 
-// WitnessKey is the verifier key of a witness.
+// WitnessKey returns the verifier key of a witness.
 func WitnessKey(name string, key ed25519.PublicKey) string {
 	raw := append([]byte{cosignature}, key...)
 	return fmt.Sprintf("%s+%08x+%s", name, witnessHash(name, raw), base64.StdEncoding.EncodeToString(raw))
@@ -224,8 +223,8 @@ func cosignedText(text string, at int64) []byte {
 	return fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", at, text)
 }
 
-// Cosign returns the line by which a witness states that it saw a checkpoint, and none that contradicts it,
-// at a time. The caller makes sure that this is true.
+// Cosign returns the line in which a witness states that, at a time, it saw a checkpoint and none that contradicts
+// it. The caller ensures that this is true.
 func Cosign(c Checkpoint, name string, key ed25519.PrivateKey, at time.Time) string {
 	pub := key.Public().(ed25519.PublicKey)
 	raw := binary.BigEndian.AppendUint32(nil, witnessHash(name, append([]byte{cosignature}, pub...)))
@@ -234,8 +233,8 @@ func Cosign(c Checkpoint, name string, key ed25519.PrivateKey, at time.Time) str
 	return fmt.Sprintf("— %s %s\n", name, base64.StdEncoding.EncodeToString(raw))
 }
 
-// Cosigned returns when a witness, given by its verifier key, signed the checkpoint in a note. It returns an
-// error if it did not.
+// Cosigned returns when a witness, given by its verifier key, signed the checkpoint in a note. It returns an error if
+// the witness did not sign it.
 func Cosigned(msg []byte, vkey string) (time.Time, error) {
 	none := fault.New(fault.Corrupt, "the checkpoint is not signed by witness %.120q", vkey)
 	text, sigs, _ := strings.Cut(string(msg), "\n\n")

@@ -23,8 +23,7 @@ const Version = 1
 // MaxLine is the maximum length of the line of a record, in bytes, without its newline.
 const MaxLine = 256 << 10
 
-// Host is the sandbox of records that belong to no sandbox: of keys, of ledgers that
-// were removed.
+// Host is the sandbox of records that belong to no sandbox, such as those of keys and of removed ledgers.
 const Host Sandbox = "host"
 
 // Sandbox is the id of a sandbox: 12 lower-case hex digits, or Host.
@@ -32,16 +31,16 @@ type Sandbox string
 
 var sandboxes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(host|[0-9a-f]{12})$`) })
 
-// Valid reports whether it is one; only such are names of files.
+// Valid reports whether s is a sandbox id. Only a valid one is used as a file name.
 func (s Sandbox) Valid() bool { return sandboxes().MatchString(string(s)) }
 
 // Hash is the hash of a record's line, or of a node of the tree above it.
 type Hash [32]byte
 
-// String is the hash in lower-case hex.
+// String returns the hash in lower-case hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// ParseHash reads the output of String, and nothing else.
+// ParseHash reads the output of String. It accepts nothing else.
 func ParseHash(s string) (h Hash, err error) {
 	if len(s) != 2*len(h) || strings.ToLower(s) != s {
 		return h, fault.New(fault.Corrupt, "invalid hash %.80q", s)
@@ -52,7 +51,7 @@ func ParseHash(s string) (h Hash, err error) {
 	return h, nil
 }
 
-// HashLine is the hash of a record's line, without its end: that of a leaf in RFC 6962.
+// HashLine returns the hash of a record's line, without its newline: that of a leaf in RFC 6962.
 func HashLine(line []byte) Hash { return Hash(tlog.RecordHash(line)) }
 
 // Observer is the source of a record.
@@ -60,11 +59,11 @@ type Observer string
 
 // The observers.
 const (
-	ByKernel  Observer = "kernel"  // what the kernel reported
-	ByKeeper  Observer = "keeper"  // the process that owns a live sandbox
+	ByKernel  Observer = "kernel"  // reports of the kernel
+	ByKeeper  Observer = "keeper"  // the process that owns a running sandbox
 	ByGate    Observer = "gate"    // the network of the sandbox
-	ByDaemon  Observer = "daemon"  // Coppice's own doing
-	BySandbox Observer = "sandbox" // the inside's own word: not evidence
+	ByDaemon  Observer = "daemon"  // actions of Coppice itself
+	BySandbox Observer = "sandbox" // statements of the inside: not evidence
 )
 
 func (o Observer) valid() bool {
@@ -75,16 +74,16 @@ func (o Observer) valid() bool {
 	return false
 }
 
-// Record is one record of the audit log. Its maker has redacted its text.
+// Record is one record of the audit log. Its author has redacted its text.
 type Record struct {
 	Body     Body      // what happened
-	Leaf     int64     // its place in the host's log, from 0
+	Leaf     int64     // position in the host's log, from 0
 	Name     string    // the name of the sandbox at the time
 	Observer Observer  // the source
 	Policy   string    // digest of the policy in force; "" for none
-	Prev     Hash      // hash of this sandbox's record before; zero for the first
+	Prev     Hash      // hash of this sandbox's previous record; zero for the first
 	Sandbox  Sandbox   // the owner of the record
-	Seq      int64     // its place among the sandbox's records, from 1, without gaps
+	Seq      int64     // position among the sandbox's records, from 1, without gaps
 	Tier     string    // tier in force; "" for none
 	Time     time.Time // when it was written, UTC
 }
@@ -92,7 +91,7 @@ type Record struct {
 // timeLayout is RFC 3339 with all nine digits of nanoseconds, in UTC.
 const timeLayout = "2006-01-02T15:04:05.000000000Z"
 
-// envelope is a record as it is written: the fields in the order of their names.
+// envelope is a record as it is written. Its fields are in the order of their names.
 type envelope[B any] struct {
 	Body     B        `json:"body" jsonschema:"What happened; its fields depend on kind"`
 	Kind     Kind     `json:"kind" jsonschema:"What kind of record this is"`
@@ -108,8 +107,8 @@ type envelope[B any] struct {
 	V        int      `json:"v" jsonschema:"Version of the record: 1"`
 }
 
-// Encode returns the line of a record, without its newline. Invalid UTF-8 becomes U+FFFD. A record that Parse
-// would refuse is refused, as Invalid.
+// Encode returns the line of a record, without its newline. Invalid UTF-8 becomes U+FFFD. It returns Invalid for a
+// record that Parse would refuse.
 func Encode(r *Record) ([]byte, error) {
 	line, err := encode(r)
 	if err == nil {
@@ -121,8 +120,8 @@ func Encode(r *Record) ([]byte, error) {
 	return line, nil
 }
 
-// readable returns why Parse would refuse the line of a record that encode returned. It takes a tenth of the
-// time of Parse.
+// readable returns the reason why Parse would refuse the line of a record that encode returned. It takes a tenth of
+// the time of Parse.
 func readable(r *Record, line []byte) error {
 	body, known := reflect.ValueOf(r.Body), newBody(r.Kind())
 	year := r.Time.UTC().Year()
@@ -137,7 +136,7 @@ func readable(r *Record, line []byte) error {
 	return r.sound()
 }
 
-// sound checks what identifies a record.
+// sound checks the fields that identify a record.
 func (r *Record) sound() error {
 	if !r.Sandbox.Valid() || !r.Observer.valid() || r.Seq < 1 || r.Leaf < 0 {
 		return fault.New(fault.Corrupt, "invalid sandbox, observer, seq or leaf in a record")
@@ -190,7 +189,7 @@ func Parse(line []byte) (*Record, error) {
 		return nil, err
 	}
 	again, err := encode(r)
-	if err != nil || !bytes.Equal(again, line) { // so an unknown field as well
+	if err != nil || !bytes.Equal(again, line) { // this also finds unknown fields
 		return nil, foreign(line, errors.Join(err, strict(line, &e), strict(e.Body, newBody(e.Kind))))
 	}
 	return r, nil
@@ -214,7 +213,7 @@ func newer(msg string, args ...any) *fault.Error {
 		WithHint("read it with the version of Coppice that wrote it, or a newer one")
 }
 
-// strict reads one JSON value and nothing after it, without unknown fields.
+// strict reads one JSON value without unknown fields, which must be the whole input.
 func strict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -227,9 +226,8 @@ func strict(b []byte, to any) error {
 	return nil
 }
 
-// canonical returns the JSON of a value by RFC 8785, for values whose fields are declared in the order of
-// their names and whose numbers are integers. The standard library escapes three characters that the RFC does
-// not.
+// canonical returns the JSON of a value by RFC 8785. The fields of the value must be declared in the order of their
+// names, and its numbers must be integers. The standard library escapes three characters that the RFC does not.
 func canonical(v any) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 0, 1024))
 	enc := json.NewEncoder(b)
@@ -258,5 +256,5 @@ func canonical(v any) ([]byte, error) {
 
 var unescaped = map[string]string{`\u2028`: "\u2028", `\u2029`: "\u2029", `\ufffd`: "\ufffd"}
 
-// Kind is the kind of its body.
+// Kind returns the kind of the record's body.
 func (r *Record) Kind() Kind { return r.Body.Kind() }

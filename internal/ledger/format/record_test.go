@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// draw fills a value with anything that its type takes.
+// draw sets a value to anything that its type accepts.
 func draw(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -30,8 +30,8 @@ func draw(t *rapid.T, v reflect.Value) {
 	}
 }
 
-// TestRecord_RoundTrips checks that a record that is written can be read, whatever its texts
-// are, and that one that could not be read is refused.
+// TestRecord_RoundTrips checks that a written record can be read, whatever its texts are, and that a record that
+// could not be read is refused.
 func TestRecord_RoundTrips(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

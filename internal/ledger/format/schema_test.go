@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write docs/ledger.schema.json and the t
 
 type object = map[string]any
 
-// shape is the schema of a type, by its fields and what their tags say.
+// shape returns the schema of a type, from its fields and their tags.
 func shape(t reflect.Type) object {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -75,7 +75,7 @@ func schema() object {
 	return envelope
 }
 
-// table documents the fields of a type, and of what it holds.
+// table documents the fields of a type and of its nested types.
 func table(b *bytes.Buffer, t reflect.Type, within string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -136,14 +136,14 @@ func TestSchema_MatchesDocuments(t *testing.T) {
 	}
 	got, err := os.ReadFile("../../../docs/ledger.schema.json")
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("docs/ledger.schema.json is not what records are; run this test with -update (%v)", err)
+		t.Errorf("docs/ledger.schema.json does not match the records; run this test with -update (%v)", err)
 	}
 	if written != string(doc) {
-		t.Error("the tables of docs/LEDGER.md are not what records are; run this test with -update")
+		t.Error("the tables of docs/LEDGER.md do not match the records; run this test with -update")
 	}
 }
 
-// fill puts something into every field.
+// fill sets every field to a nonzero value.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -185,7 +185,7 @@ func TestKinds_FitSchemaAndAreCanonical(t *testing.T) {
 				fill(reflect.ValueOf(body))
 			}
 			if body.Kind() != k {
-				t.Errorf("%s says that it is %s", k, body.Kind())
+				t.Errorf("%s has kind %s", k, body.Kind())
 			}
 			line, err := Encode(&Record{Body: body, Sandbox: "00000000000a", Seq: 1, Observer: ByGate})
 			if err != nil {
@@ -205,7 +205,7 @@ func TestKinds_FitSchemaAndAreCanonical(t *testing.T) {
 			any["body"].(object)["surprise"] = true
 			more, _ := canonical(any)
 			if resolved.Validate(any) == nil {
-				t.Errorf("%s: the schema takes an unknown field", k)
+				t.Errorf("%s: the schema accepts an unknown field", k)
 			}
 			if _, err := Parse(more); err == nil {
 				t.Errorf("%s: an unknown field was read", k)

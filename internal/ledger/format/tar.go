@@ -12,10 +12,10 @@ import (
 // fields, padding of zeros, two blocks of zeros at the end.
 const (
 	block   = 512
-	maxFile = 1<<33 - 1 // what eleven octal digits hold
+	maxFile = 1<<33 - 1 // largest number of eleven octal digits
 )
 
-// tarHeader is the header of a file. Its name is short and plain.
+// tarHeader returns the header of a file. The name must be short ASCII.
 func tarHeader(name string, size int64) []byte {
 	b := make([]byte, block)
 	copy(b, name)
@@ -32,7 +32,7 @@ func tarHeader(name string, size int64) []byte {
 
 func padding(size int64) int64 { return (block - size%block) % block }
 
-// WriteFile writes one file of a bundle, of exactly size bytes of r.
+// WriteFile writes one file of a bundle, with exactly size bytes of r.
 func WriteFile(w io.Writer, name string, size int64, r io.Reader) error {
 	if size > maxFile {
 		return fault.New(fault.Unsupported,
@@ -58,10 +58,10 @@ func WriteEnd(w io.Writer) error {
 type archive struct {
 	r    io.ReaderAt
 	size int64
-	at   int64 // where the next file begins
+	at   int64 // offset of the next file
 }
 
-// next returns the next file, which must have this name, and this size unless that is -1.
+// next returns the next file. It must have this name and, unless size is -1, this size.
 func (a *archive) next(name string, size int64) (*io.SectionReader, error) {
 	head := make([]byte, block)
 	if _, err := a.r.ReadAt(head, a.at); err != nil {

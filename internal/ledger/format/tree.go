@@ -10,11 +10,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Tree is the right edge of a Merkle tree by RFC 6962: what is needed to append to it. The zero Tree is
-// empty.
+// Tree is the right edge of a Merkle tree by RFC 6962, which suffices to append to it. The zero Tree is empty.
 type Tree struct {
 	size int64
-	edge []Hash // roots of the perfect subtrees, the largest first
+	edge []Hash // roots of the perfect subtrees, largest first
 }
 
 // NewTree returns a tree of size leaves; edge holds the stored hashes at EdgeIndexes.
@@ -32,7 +31,7 @@ func EdgeIndexes(size int64) (at []int64) {
 	return at
 }
 
-// Size is how many leaves it has.
+// Size returns the number of leaves.
 func (t *Tree) Size() int64 { return t.size }
 
 // Clone returns an independent copy.
@@ -52,7 +51,7 @@ func (t *Tree) Add(leaf Hash) (stored []Hash) {
 	return stored
 }
 
-// Root is the hash of the whole tree.
+// Root returns the hash of the whole tree.
 func (t *Tree) Root() Hash {
 	if t.size == 0 {
 		return sha256.Sum256(nil)
@@ -66,9 +65,9 @@ func (t *Tree) Root() Hash {
 
 func node(l, r Hash) Hash { return Hash(tlog.NodeHash(tlog.Hash(l), tlog.Hash(r))) }
 
-// Cover returns the indexes, among the stored hashes of a tree, of the hashes that a proof of some of its
-// leaves needs: those of the largest perfect subtrees that contain none of them, from left to right. The
-// leaves are in ascending order and below size.
+// Cover returns the indexes, among the stored hashes of a tree, of the hashes that a proof of some of its leaves
+// needs: those of the largest perfect subtrees without any of these leaves, from left to right. The leaves must be in
+// ascending order and below size.
 func Cover(size int64, leaves []int64) (at []int64) {
 	var walk func(lo, hi int64)
 	walk = func(lo, hi int64) {
@@ -100,9 +99,9 @@ type Leaf struct {
 	Hash Hash
 }
 
-// CoverRoot returns the root of a tree of size leaves, from some of its leaves and the hashes of Cover for
-// the rest. leaf is called for the leaves in ascending order and returns nil after the last; hash is called
-// from left to right, with the index among the stored hashes. The caller checks that no hashes are left over.
+// CoverRoot returns the root of a tree of size leaves, computed from some of its leaves and the hashes of Cover for
+// the rest. leaf is called for the leaves in ascending order and returns nil after the last one; hash is called from
+// left to right, with the index among the stored hashes. The caller checks that no hashes are left over.
 func CoverRoot(size int64, leaf func() (*Leaf, error), hash func(at int64) (Hash, error)) (Hash, error) {
 	if size == 0 {
 		return sha256.Sum256(nil), nil

@@ -15,26 +15,26 @@ import (
 	"strconv"
 )
 
-// Listener is a TCP socket that listens.
+// Listener is a listening TCP socket.
 type Listener struct {
-	// Addr is where. An IPv4 address in IPv6's clothes is undressed.
+	// Addr is the address that it listens on. IPv4 mapped to IPv6 is converted to IPv4.
 	Addr  netip.AddrPort
-	Inode uint64 // of the socket: as in the links of /proc/PID/fd
+	Inode uint64 // inode of the socket, as in the links of /proc/PID/fd
 }
 
 const (
 	stateListen = "0A"
-	// maxLine is the longest line that is taken, in bytes; the kernel's have 150.
+	// maxLine is the maximum length of a line, in bytes; the kernel's have 150.
 	maxLine = 4096
 	// maxOthers is the number of other sockets after which reading stops: the kernel lists listening ones first, and
 	// a busy host has hundreds of thousands of others.
 	maxOthers = 256
 )
 
-// errLine is a line that the kernel does not write.
+// errLine is the error for a line that the kernel does not write.
 var errLine = errors.New("malformed line of /proc/net/tcp")
 
-// Read calls each with the sockets that listen, until it returns false.
+// Read calls each for every listening socket, until it returns false.
 func Read(r io.Reader, each func(Listener) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, maxLine), maxLine)
@@ -75,8 +75,7 @@ func parse(line []byte) (l Listener, listens bool, err error) {
 	return l, true, nil
 }
 
-// parseAddr reads "0100007F:1F90": words of an address in the order of bytes of
-// this machine, and a number.
+// parseAddr parses "0100007F:1F90": the words of an address in the byte order of this machine, and a port number.
 func parseAddr(s string) (netip.AddrPort, error) {
 	bad := fmt.Errorf("%w: address %.80q", errLine, s)
 	var ip []byte
@@ -104,9 +103,9 @@ func parseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), nil
 }
 
-// Routes returns the addresses by which the listeners of one port for which ours is true are reached, the best first:
+// Routes returns the addresses by which clients reach the listeners of one port for which ours is true, the best first:
 // for a wildcard listener the loopback address of its family, for others their own. all includes foreign listeners on
-// the same network: an address at which one of them may answer is left out.
+// the same network: an address at which one of them may answer is omitted.
 func Routes(all []Listener, port uint16, ours func(inode uint64) bool) []netip.AddrPort {
 	all = slices.DeleteFunc(slices.Clone(all), func(l Listener) bool { return l.Addr.Port() != port })
 	var routes []netip.AddrPort

@@ -14,7 +14,7 @@ import (
 
 const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
-// line is one of the kernel's; it has more columns than we read.
+// line returns a line of the kernel, which has more columns than are read.
 func line(addr, state, inode string) string {
 	return "   0: " + addr + " 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000     0        0 " +
 		inode + " 1 0000000000000000 100 0 0 10 0\n"
@@ -108,21 +108,21 @@ func TestRoutes(t *testing.T) {
 		all  []at
 		want []string
 	}{
-		"nobody":                     {nil, nil},
-		"everywhere":                 {[]at{{"0.0.0.0", true}}, []string{"127.0.0.1"}},
-		"everywhere, IPv6":           {[]at{{"::", true}}, []string{"127.0.0.1", "::1"}},
-		"both families":              {[]at{{"::1", true}, {"127.0.0.1", true}}, []string{"127.0.0.1", "::1"}},
-		"another loopback":           {[]at{{"127.0.0.2", true}}, []string{"127.0.0.2"}},
-		"an address of the machine":  {[]at{{"192.0.2.1", true}}, []string{"192.0.2.1"}},
-		"one of an interface":        {[]at{{"fe80::1", true}}, nil},
-		"shared among ours":          {[]at{{"0.0.0.0", true}, {"0.0.0.0", true}}, []string{"127.0.0.1"}},
-		"shared with a stranger":     {[]at{{"0.0.0.0", true}, {"0.0.0.0", false}}, nil},
-		"a stranger":                 {[]at{{"0.0.0.0", false}}, nil},
-		"a stranger who is nearer":   {[]at{{"0.0.0.0", true}, {"127.0.0.1", false}}, nil},
-		"a stranger who is further":  {[]at{{"127.0.0.1", true}, {"0.0.0.0", false}}, []string{"127.0.0.1"}},
-		"a stranger beside":          {[]at{{"127.0.0.2", true}, {"127.0.0.1", false}}, []string{"127.0.0.2"}},
-		"a stranger, other family":   {[]at{{"::", true}, {"0.0.0.0", false}}, []string{"::1"}},
-		"everywhere and at loopback": {[]at{{"0.0.0.0", true}, {"127.0.0.1", true}}, []string{"127.0.0.1"}},
+		"no listener":               {nil, nil},
+		"wildcard":                  {[]at{{"0.0.0.0", true}}, []string{"127.0.0.1"}},
+		"wildcard, IPv6":            {[]at{{"::", true}}, []string{"127.0.0.1", "::1"}},
+		"both families":             {[]at{{"::1", true}, {"127.0.0.1", true}}, []string{"127.0.0.1", "::1"}},
+		"another loopback":          {[]at{{"127.0.0.2", true}}, []string{"127.0.0.2"}},
+		"an address of the machine": {[]at{{"192.0.2.1", true}}, []string{"192.0.2.1"}},
+		"a link-local address":      {[]at{{"fe80::1", true}}, nil},
+		"two own wildcards":         {[]at{{"0.0.0.0", true}, {"0.0.0.0", true}}, []string{"127.0.0.1"}},
+		"own and foreign wildcard":  {[]at{{"0.0.0.0", true}, {"0.0.0.0", false}}, nil},
+		"foreign wildcard":          {[]at{{"0.0.0.0", false}}, nil},
+		"foreign is more specific":  {[]at{{"0.0.0.0", true}, {"127.0.0.1", false}}, nil},
+		"own is more specific":      {[]at{{"127.0.0.1", true}, {"0.0.0.0", false}}, []string{"127.0.0.1"}},
+		"foreign, other loopback":   {[]at{{"127.0.0.2", true}, {"127.0.0.1", false}}, []string{"127.0.0.2"}},
+		"foreign, other family":     {[]at{{"::", true}, {"0.0.0.0", false}}, []string{"::1"}},
+		"wildcard and loopback":     {[]at{{"0.0.0.0", true}, {"127.0.0.1", true}}, []string{"127.0.0.1"}},
 	} {
 		var all []sockets.Listener
 		ours := map[uint64]bool{}
@@ -151,7 +151,7 @@ func FuzzRead(f *testing.F) {
 			}
 			for _, r := range sockets.Routes([]sockets.Listener{l}, l.Addr.Port(), func(uint64) bool { return true }) {
 				if r.Addr().IsUnspecified() || r.Port() != l.Addr.Port() {
-					t.Errorf("%v is reached at %v", l, r)
+					t.Errorf("%v has the route %v", l, r)
 				}
 			}
 			return true

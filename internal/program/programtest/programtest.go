@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package programtest gives tests the helper programs that sandboxes are started with.
+// Package programtest provides tests with the helper programs that run sandboxes.
 package programtest
 
 import (
@@ -19,8 +19,8 @@ import (
 // execPath names the directory of the programs. Processes that a test starts inherit it.
 const execPath = "COPPICE_EXEC_PATH"
 
-// Run runs tests, a *testing.M. If the environment does not say where the programs are, it
-// builds them first, in a directory that every user can read, and removes them afterwards.
+// Run runs tests, a *testing.M. Unless the environment variable names a directory with the programs, Run builds them
+// first in a directory that every user can read, and removes them afterwards.
 func Run(m interface{ Run() int }) (code int) {
 	if os.Getenv(execPath) != "" {
 		return m.Run()
@@ -40,8 +40,8 @@ func Run(m interface{ Run() int }) (code int) {
 	return m.Run()
 }
 
-// build builds the programs; with the race detector if the tests have it, but for gVisor, which
-// has no room for its memory.
+// build builds the programs, with the race detector if the tests have it. gVisor is built without: it has no room for
+// the detector's memory.
 func build(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
@@ -64,8 +64,8 @@ func build(dir string) error {
 // Programs returns the programs. They stay open until the process ends.
 var Programs = sync.OnceValue(func() *program.Set { return program.New("", os.Getenv(execPath)) })
 
-// InMemory returns the programs as a home has them from which nothing is executed: each one is
-// a sealed file in memory. The test owns them.
+// InMemory returns the programs as for a home on a file system that is mounted noexec: each one is a sealed file in
+// memory. The test owns them.
 func InMemory(t *testing.T) *program.Set {
 	t.Helper()
 	dir := t.TempDir()

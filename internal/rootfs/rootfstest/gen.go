@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// names are few, so that layers meet, and some are odd.
+// names are few, so that layers overlap, and some are unusual.
 var names = []string{"a", "b", "c", "d e", "new\nline", "\xff\xfe not utf8", ".wh.x", "ü", "-rf", "a\\b:c,d"}
 
-// GenLayer fills dir with a random layer in overlay form above the tree below ("" for none): files of all
-// kinds, attributes, hard links, whiteouts of existing files, opaque directories over existing ones. That is
-// what captures write: overlayfs lists a whiteout in a directory that no other layer has.
+// GenLayer fills dir with a random layer in overlay form above the tree below ("" for none): files of all kinds,
+// attributes, hard links, whiteouts of existing files, opaque directories over existing ones. A layer has no other
+// whiteouts, as after a capture: overlayfs lists a whiteout in a directory that no other layer has.
 func GenLayer(dir, below string, r *rand.Rand) error {
 	g := gen{r: r}
 	if err := g.fill(dir, below, 0); err != nil {
@@ -83,7 +83,7 @@ func (g *gen) entry(p, below string, depth int) error {
 	return g.touch(p)
 }
 
-// touch sets mode, attributes and time.
+// touch sets a random mode, attributes and time.
 func (g *gen) touch(p string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {

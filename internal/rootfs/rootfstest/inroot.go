@@ -23,18 +23,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Step is code of a test that runs in the root that is mounted at the directory root. arg is what the test
-// passed to InRoot, as JSON. InRoot returns what it prints to out.
+// Step is code of a test that runs in the root that is mounted at the directory root. arg is the argument of InRoot,
+// as JSON. InRoot returns what the step prints to out.
 type Step func(root string, arg []byte, out io.Writer) error
 
-// MountOptions configure InRoot. The zero value mounts the spec as it is.
+// MountOptions configure InRoot. The zero value mounts the spec unchanged.
 type MountOptions struct {
-	// Shift mounts the root with an id map (rootspec.Options.IDMapFD) and runs the step as uid 0 of that user
+	// Shift mounts the root with an ID map (rootspec.Options.IDMapFD), and runs the step as uid 0 of that user
 	// namespace: 0 is ShiftedID outside.
 	Shift bool
 }
 
-// ShiftedID is the id outside of id 0 of a shifted root.
+// ShiftedID is the ID outside that ID 0 of a shifted root is mapped to.
 const ShiftedID = 200000
 
 const (
@@ -99,7 +99,7 @@ func obey(steps map[string]Step, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	// The directories that lead to the root have another owner there.
+	// In the namespace, the parent directories of the root have another owner.
 	root, err := os.Open(o.At)
 	if err != nil {
 		return err
@@ -142,9 +142,9 @@ func runChild(c *exec.Cmd) error {
 	return nil
 }
 
-// InRoot mounts the spec in a child process with its own mount namespace, and runs the named step there, as
-// real root or as uid 0 of a user namespace. It returns what the step printed, and the error of mounting or
-// of the step. TestMain must call Main.
+// InRoot mounts the spec in a child process with its own mount namespace, and runs the named step there, as real root
+// or as uid 0 of a user namespace. It returns what the step printed, and the error of mounting or of the step.
+// TestMain must call Main.
 func InRoot(t testing.TB, s rootspec.Spec, opts MountOptions, step string, arg any) (string, error) {
 	t.Helper()
 	raw, err := json.Marshal(arg)
@@ -161,7 +161,7 @@ func InRoot(t testing.TB, s rootspec.Spec, opts MountOptions, step string, arg a
 	}
 	var out bytes.Buffer
 	c.Stdout = &out
-	// The child does not outlive the test. (prctl(2): the parent is a thread.)
+	// The child does not outlive the test. The parent in the sense of PR_SET_PDEATHSIG is a thread (prctl(2)).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
@@ -183,9 +183,9 @@ func NeedsMount(t testing.TB) {
 	}
 }
 
-// AsUser runs the test again in a child as an ordinary user that became uid 0 of a user namespace of one id,
-// as the daemon of an ordinary user does. It returns true in that child, which then continues with the test.
-// As real root the user is coppiceuser.
+// AsUser runs the test again in a child as an unprivileged user that is uid 0 of a user namespace with one ID, like
+// the daemon of an unprivileged user. It returns true in that child, which then continues with the test. For real
+// root the user is coppiceuser.
 func AsUser(t *testing.T) bool {
 	t.Helper()
 	if IsUser() {

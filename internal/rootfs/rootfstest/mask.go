@@ -14,11 +14,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
 
-// secret must not be readable behind a mask.
+// secret is the content that must not be readable behind a mask.
 const secret = "the owner's alone"
 
-// masked is a step: it searches for secrets in a directory of a root, and in what it makes of that directory;
-// then it creates its own files at the hidden places.
+// masked is a step: it searches a directory of a root for secrets, creates its own files at the hidden paths, renames
+// directories, and searches again.
 func masked(_ string, arg []byte, out io.Writer) error {
 	var dir string
 	if err := json.Unmarshal(arg, &dir); err != nil {
@@ -49,7 +49,7 @@ func masked(_ string, arg []byte, out io.Writer) error {
 	if err := os.Mkdir(dir+"/.config", 0o700); err != nil {
 		return err
 	}
-	// If the kernel permits the rename, the hidden files do not move along.
+	// Even if the kernel permits the rename, the hidden files do not become visible.
 	_ = os.Rename(dir+"/keys", dir+"/keys2")
 	_ = os.Rename(dir+"/dots", dir+"/dots2")
 	return tell(dir, out)
@@ -78,7 +78,7 @@ func tell(dir string, out io.Writer) error {
 	})
 }
 
-// testMask hides paths of the machine's own root.
+// testMask hides paths of this machine's root.
 func testMask(s *suite) {
 	if s.drv.Plain() {
 		return // testHost: the driver cannot have the host as base
@@ -116,7 +116,7 @@ func testMask(s *suite) {
 		s.t.Errorf("made %+v, then %+v, %v", made, again, err)
 	}
 	l.Stack.Layers, l.Stack.Mask = []string{made.Dir}, made.Dir
-	// A missing path is created, and a directory gets more entries.
+	// Paths that were missing are created, and a directory gets more entries.
 	plant("new/deep/token", secret)
 	plant("dots/new", secret)
 	plant("keys/later", secret)
@@ -132,7 +132,7 @@ func testMask(s *suite) {
 	if text, err := os.ReadFile(mine + "/.ssh/id"); err != nil || string(text) != secret {
 		s.t.Errorf("the host has %q, %v", text, err)
 	}
-	// It is the same root the next time, and in a new generation everything is as at first.
+	// Presented again, the root is the same; a new generation has the original state.
 	spec := s.present(l)
 	for _, o := range spec.Overlays {
 		if o.Target == mine {

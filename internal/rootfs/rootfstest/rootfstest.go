@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package rootfstest is the conformance suite of rootfs drivers, which every driver passes as real root and
-// as an ordinary user (Run). It also lets tests examine live roots (InRoot).
+// Package rootfstest is the conformance suite of rootfs drivers, which every driver passes as real root and as an
+// unprivileged user (Run). It also lets tests examine live roots (InRoot).
 package rootfstest
 
 import (
@@ -38,7 +38,7 @@ func Steps() map[string]Step {
 	}
 }
 
-// within makes the root the step's own, so that no link leads out of it.
+// within changes the root directory of the process to the step's root, so that no link leads out of it.
 func within(step Step) Step {
 	return func(root string, arg []byte, out io.Writer) error {
 		if err := errors.Join(unix.Chroot(root), os.Chdir("/")); err != nil {
@@ -95,7 +95,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// layers makes n random layers, topmost first; the last is a base.
+// layers creates n random layers, topmost first; the last is a base.
 func (s *suite) layers(n int, seed uint64) []string {
 	s.t.Helper()
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -153,7 +153,7 @@ func (s *suite) same(what, got, want string) {
 	s.t.Errorf("%s: the trees differ\n%s", what, diff(want, got))
 }
 
-// diff lists the lines that only one side has.
+// diff lists the lines that only one of two texts has.
 func diff(want, got string) string {
 	var b strings.Builder
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
@@ -191,7 +191,7 @@ func testDeepStack(s *suite) {
 	s.same("40 layers", s.step(s.present(s.live("gen", layers...)), "dump", nil), s.want(layers...))
 }
 
-// change changes a root as programs do.
+// change changes a root like programs do.
 func change(root string, arg []byte, _ io.Writer) error {
 	var n int
 	if err := json.Unmarshal(arg, &n); err != nil {
@@ -257,8 +257,7 @@ func testGenerations(s *suite) {
 	}
 }
 
-// testParts takes the parts as the drivers promise them and puts the present
-// together from the outside.
+// testParts reads the parts from outside, and checks that they form the live root.
 func testParts(s *suite) {
 	for seed := range uint64(6) {
 		layers := s.layers(4, seed)
@@ -289,9 +288,9 @@ func links(root string, _ []byte, out io.Writer) error {
 	return Dump(root, out)
 }
 
-// testHardLinks: names of one file stay names of one file. A file of a lower layer that gets a second name is
-// examined after a restart: as an ordinary user overlayfs cannot remember where a file came from (its origin
-// mark stays empty), and until the inode is forgotten the old name shows the inode number of the lower file.
+// testHardLinks checks that the names of one file remain its names. A file of a lower layer that gets a second name
+// is examined after a restart: for an unprivileged user overlayfs cannot record where a file came from (its origin
+// xattr stays empty), and until the inode is evicted the old name has the inode number of the lower file.
 func testHardLinks(s *suite) {
 	base := filepath.Join(s.home, "layers", "base", "fs")
 	must(s.t, os.MkdirAll(base, 0o755))
@@ -338,7 +337,7 @@ func write(root string, arg []byte, out io.Writer) error {
 	return nil
 }
 
-// testSplitLinks pins what the documents say of overlayfs: a write to a name whose file is in a lower layer
+// testSplitLinks verifies what the documents say about overlayfs: a write to a name whose file is in a lower layer
 // separates that name from the file's other names. In a plain tree it does not.
 func testSplitLinks(s *suite) {
 	base := filepath.Join(s.home, "layers", "base", "fs")
@@ -355,8 +354,7 @@ func testSplitLinks(s *suite) {
 	}
 }
 
-// deep makes or looks at a chain of directories whose path is far longer than
-// PATH_MAX.
+// deep creates or reads a chain of directories whose path is much longer than PATH_MAX.
 func deep(root string, arg []byte, out io.Writer) error {
 	if err := os.Chdir(root + "/"); err != nil {
 		return err
@@ -391,7 +389,7 @@ func testLongPaths(s *suite) {
 	}
 }
 
-// testInterrupted leaves behind what a killed daemon could.
+// testInterrupted leaves behind what a killed daemon can leave behind.
 func testInterrupted(s *suite) {
 	layers := s.layers(3, 4)
 	l := s.live("gen", layers...)
@@ -414,12 +412,12 @@ func testRemoveNothing(s *suite) {
 	must(s.t, s.drv.Remove(s.t.Context(), dir))
 }
 
-// HostOrder is the argument of step "host", which examines a root with the host as its base and writes to it.
+// HostOrder is the argument of the step "host", which examines a root with the host as its base, and writes to it.
 type HostOrder struct {
 	Home string   // the store
 	Dirs []string // each gets a file
 	Want []string // files that must be there
-	Deaf []string // sockets of the host that must not answer
+	Deaf []string // sockets of the host that must not accept connections
 }
 
 func host(root string, arg []byte, out io.Writer) error {
@@ -429,10 +427,10 @@ func host(root string, arg []byte, out io.Writer) error {
 	}
 	entries, err := os.ReadDir(root + o.Home)
 	if err == nil && len(entries) > 0 {
-		return fmt.Errorf("the store shows %v", entries)
+		return fmt.Errorf("the store is visible: %v", entries)
 	}
 	if err := os.WriteFile(root+o.Home+"/x", nil, 0o600); err == nil {
-		return errors.New("the place of the store can be written")
+		return errors.New("the directory of the store is writable")
 	}
 	for _, p := range o.Want {
 		if _, err := os.Lstat(root + p); err != nil {
@@ -454,7 +452,7 @@ func host(root string, arg []byte, out io.Writer) error {
 	return err
 }
 
-// testHost uses the machine's own root as the base.
+// testHost uses the root of this machine as the base.
 func testHost(s *suite) {
 	l := s.live("gen")
 	l.Stack.Host = true
@@ -465,7 +463,7 @@ func testHost(s *suite) {
 		}
 		return
 	}
-	// A directory of the test on the host, beside the store and not in /tmp.
+	// A directory on the host, beside the store and not in /tmp.
 	mine := filepath.Join(filepath.Dir(s.home), "mine")
 	must(s.t, os.MkdirAll(mine, 0o755))
 	must(s.t, os.WriteFile(mine+"/precious", []byte("host"), 0o600))

@@ -21,8 +21,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Materialise is the reference implementation: it writes the tree of the stack into dst, layer by layer from
-// the bottom, as simply as possible. The drivers' results are compared with it.
+// Materialise is the reference implementation: it writes the tree of the stack into dst, layer by layer from the
+// bottom, as simply as possible. The drivers' results are compared with it.
 func Materialise(_ context.Context, s rootspec.Stack, dst string) error {
 	if s.Host {
 		return errors.New("the reference cannot copy the host")
@@ -155,8 +155,8 @@ func xattrs(p string) []string {
 	return names
 }
 
-// Dump prints a tree, one line for each entry, with all its properties: kind, mode, owner, time, attributes,
-// content, and which names are one file.
+// Dump prints a tree, one line for each entry, with all its properties: kind, mode, owner, time, attributes, content,
+// and which names are links to one file.
 func Dump(root string, out io.Writer) error {
 	first := map[uint64]string{}
 	var walk func(p string) error

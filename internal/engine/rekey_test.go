@@ -74,7 +74,7 @@ func TestForkHook_UnreadableKeepsQuarantine(t *testing.T) {
 	h.quarantined(t)
 	b := h.live(t, "b")
 	b.mu.Lock()
-	b.sealErr = nil
+	b.rekeyErr = nil
 	b.mu.Unlock()
 	dir := h.hooksOf(t, "b")
 	if err := os.Chmod(dir, 0); err != nil {
@@ -102,7 +102,7 @@ func TestResume_RefusedWhileHookRuns(t *testing.T) {
 	h.quarantined(t)
 	b := h.live(t, "b")
 	b.mu.Lock()
-	b.sealErr = nil
+	b.rekeyErr = nil
 	b.mu.Unlock()
 	if err := os.WriteFile(filepath.Join(h.hooksOf(t, "b"), "10-hook"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)

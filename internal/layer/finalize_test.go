@@ -47,13 +47,13 @@ func TestVerify_FindsDamage(t *testing.T) {
 			w.base(func(src string) { smallTree(t, src) })
 			id := w.stack[0]
 			if err := w.s.Verify(context.Background(), id); !fault.Is(err, fault.NotFound) {
-				t.Errorf("not sealed: %v", err)
+				t.Errorf("not finalized: %v", err)
 			}
-			sealed, err := w.s.Seal(context.Background(), id)
+			finalized, err := w.s.Finalize(context.Background(), id)
 			w.must(err)
-			w.must(w.s.VerifyDigest(context.Background(), id, sealed.Digest))
+			w.must(w.s.VerifyDigest(context.Background(), id, finalized.Digest))
 			w.must(do(w.s.Dir(id)))
-			if err := w.s.VerifyDigest(context.Background(), id, sealed.Digest); !fault.Is(err, fault.Corrupt) {
+			if err := w.s.VerifyDigest(context.Background(), id, finalized.Digest); !fault.Is(err, fault.Corrupt) {
 				t.Errorf("Verify: %v", err)
 			}
 		})
@@ -95,7 +95,7 @@ func TestTarWithGNUTar(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) { smallTree(t, src) })
-	_, err = w.s.Seal(context.Background(), w.stack[0])
+	_, err = w.s.Finalize(context.Background(), w.stack[0])
 	w.must(err)
 	f, err := os.Create(filepath.Join(w.home, "layer.tar"))
 	w.must(err)
@@ -123,10 +123,10 @@ func TestReadIndex_RefusesDamage(t *testing.T) {
 		bad := bytes.Clone(good)
 		bad[i] ^= 0x10
 		if _, err := ReadIndex(bytes.NewReader(bad)); err == nil {
-			t.Fatalf("byte %d changed, and nobody noticed", i)
+			t.Fatalf("byte %d changed, and ReadIndex returned no error", i)
 		}
 		if _, err := ReadIndex(bytes.NewReader(good[:i])); err == nil {
-			t.Fatalf("cut at %d, and nobody noticed", i)
+			t.Fatalf("cut at %d, and ReadIndex returned no error", i)
 		}
 	}
 	later := bytes.Replace(bytes.Clone(good), []byte("index-01"), []byte("index-02"), 1)
@@ -235,7 +235,7 @@ func TestChangesAndPatch(t *testing.T) {
 	}
 }
 
-// TestParts captures a root that is made of several overlays, as on base host.
+// TestParts captures a root that is made of several overlays, as with the base host.
 func TestParts(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), false)
@@ -268,7 +268,7 @@ func TestParts(t *testing.T) {
 	if _, err := v.Lookup("/usr/bin"); err != nil {
 		t.Error(err)
 	}
-	// Not found when the home lies on another file system than "/".
+	// It is not found if the home is on another file system than "/".
 	if list, err := v.ReadDir(t.Context(), w.home); err != nil && !fault.Is(err, fault.NotFound) || len(list) > 0 {
 		t.Errorf("the store shows: %v %v", list, err)
 	}
@@ -277,11 +277,11 @@ func TestParts(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(lib); err == nil {
-		t.Error("the part's directory is still there")
+		t.Error("the part's directory still exists")
 	}
 	w.must(w.s.Unadopt(ctx, "0000000000000002", parts))
 	if _, err := os.Stat(filepath.Join(lib, "f")); err != nil || w.s.Has("0000000000000002") {
-		t.Errorf("not given back: %v", err)
+		t.Errorf("not moved back: %v", err)
 	}
 	w.must(w.s.Merge(ctx, "0000000000000003", []timeline.LayerID{"0000000000000001", "0000000000000001"}))
 	if !isSkeletonDir(t, w.s.Dir("0000000000000003")+"/usr") {
@@ -299,8 +299,8 @@ func isSkeletonDir(t *testing.T, p string) bool {
 	return new(source).isSkeleton(fd)
 }
 
-// TestSeal_StopsOnCancel cancels at each point, also in the middle of a file.
-func TestSeal_StopsOnCancel(t *testing.T) {
+// TestFinalize_StopsOnCancel cancels at each point, also in the middle of a file.
+func TestFinalize_StopsOnCancel(t *testing.T) {
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
 	w.base(func(src string) {
@@ -308,15 +308,15 @@ func TestSeal_StopsOnCancel(t *testing.T) {
 	})
 	id := w.stack[0]
 	for n := int64(0); ; n++ {
-		_, err := w.s.Seal(looptest.EndsAfter(t, n), id)
+		_, err := w.s.Finalize(looptest.EndsAfter(t, n), id)
 		if err == nil {
 			if n < 6 { // of the file alone: three pieces, for the digest and the DiffID
-				t.Errorf("it looks at its context %d times", n)
+				t.Errorf("it checks its context %d times", n)
 			}
 			return
 		}
-		if !errors.Is(err, context.Canceled) || w.s.Sealed(id) {
-			t.Fatalf("ended after %d looks: %v; sealed: %v", n, err, w.s.Sealed(id))
+		if !errors.Is(err, context.Canceled) || w.s.Finalized(id) {
+			t.Fatalf("ended after %d looks: %v; finalized: %v", n, err, w.s.Finalized(id))
 		}
 	}
 }

@@ -25,8 +25,8 @@ func (q *quarantine) close() {
 	}
 }
 
-// reseal gives a resumed box its own identity.
-func (k *keeper) reseal(r protocol.Reseal) ([]initlink.ResealStep, error) {
+// rekey gives a resumed box its own identity.
+func (k *keeper) rekey(r protocol.Rekey) ([]initlink.RekeyStep, error) {
 	k.sealing.Lock()
 	defer k.sealing.Unlock()
 	if k.apart == nil {
@@ -39,13 +39,13 @@ func (k *keeper) reseal(r protocol.Reseal) ([]initlink.ResealStep, error) {
 	if r.Hostname == "" {
 		r.Hostname = k.apart.guest.Hostname
 	}
-	return k.resealInside(initlink.Reseal{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
+	return k.rekeyInside(initlink.Rekey{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
 }
 
-// resealInside has init do it.
-func (k *keeper) resealInside(r initlink.Reseal) ([]initlink.ResealStep, error) {
-	var done initlink.Resealed
-	if err := k.askWith(initlink.MsgReseal, r, &done); err != nil {
+// rekeyInside has init do it.
+func (k *keeper) rekeyInside(r initlink.Rekey) ([]initlink.RekeyStep, error) {
+	var done initlink.Rekeyed
+	if err := k.askWith(initlink.MsgRekey, r, &done); err != nil {
 		return nil, err
 	}
 	if done.Err != nil {
@@ -95,14 +95,14 @@ func (k *keeper) release() error {
 // retrust makes the init of a resumed box replace the authority of the previous gate by that of its own. An init from
 // an older build does so only in bundles.
 func (k *keeper) retrust(g plan.Guest, e *plan.Enforced) error {
-	r := initlink.Reseal{Env: g.Env, CA: g.CA, Java: g.Java}
-	_, err := k.resealInside(r)
+	r := initlink.Rekey{Env: g.Env, CA: g.CA, Java: g.Java}
+	_, err := k.rekeyInside(r)
 	if len(r.Java) == 0 || !fault.Is(err, fault.Version) {
 		return err
 	}
 	e.Items = slices.DeleteFunc(e.Items, func(i plan.Item) bool { return i.Name == "java" })
 	e.Items = append(e.Items, untrusted("by any store, since the memory image is of an older coppice"))
 	r.Java = nil
-	_, err = k.resealInside(r)
+	_, err = k.rekeyInside(r)
 	return err
 }

@@ -26,29 +26,29 @@ import (
 // manifestName is the file beside fs that marks a layer as finalized.
 const manifestName = "manifest"
 
-// Sealed is the result of Seal.
-type Sealed struct {
-	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Seal.
+// Finalized is the result of Finalize.
+type Finalized struct {
+	// Digest is that of the manifest: "sha256:" and hex digits; empty: it has none, see Finalize.
 	Digest string
 	// DiffID is that of the layer as an OCI tar stream, uncompressed; empty: it has none,
-	// see limit.SealedHoles and format.NoHeader.
+	// see limit.ManifestHoles and format.NoHeader.
 	DiffID  string
 	Size    int64 // content bytes, each file once
 	Entries int
 }
 
-// Seal finalizes a layer: it hashes it, writes its manifest and flushes both to the medium. When it returns,
-// the layer survives a power loss, and Verify can detect changes. Sealing twice is harmless.
+// Finalize finalizes a layer: it hashes it, writes its manifest and flushes both to the medium. When it returns,
+// the layer survives a power loss, and Verify can detect changes. Finalizing twice is harmless.
 //
-// A layer whose manifest would be larger than limit.SealedEntries and limit.SealedBytes allow, or that no
+// A layer whose manifest would be larger than limit.ManifestEntries and limit.ManifestBytes allow, or that no
 // manifest can describe, gets none: it is flushed, so that it survives a power loss, but cannot be verified
 // or exported.
-func (s *Store) Seal(ctx context.Context, id timeline.LayerID) (Sealed, error) {
-	out, err := s.seal(ctx, id)
+func (s *Store) Finalize(ctx context.Context, id timeline.LayerID) (Finalized, error) {
+	out, err := s.finalize(ctx, id)
 	return out, fault.Wrap(err, "finalize layer %s", id)
 }
 
-func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err error) {
+func (s *Store) finalize(ctx context.Context, id timeline.LayerID) (out Finalized, err error) {
 	if !s.Has(id) {
 		return out, fault.New(fault.NotFound, "layer %s not found", id)
 	}
@@ -57,7 +57,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		return out, err
 	}
 	defer unix.Close(dir)
-	budget := int64(limit.SealedHoles)
+	budget := int64(limit.ManifestHoles)
 	entries, err := s.describe(ctx, id, s.cleanNoise, func(_ string, st *unix.Stat_t) form {
 		holes := st.Size - st.Blocks*512
 		if holes < format.SparseBlock {
@@ -70,7 +70,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 		return whole
 	})
 	if indescribable(err) {
-		return Sealed{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
+		return Finalized{}, errors.Join(s.fs.SyncFS(dir), s.fs.Sync(s.top))
 	}
 	if err != nil {
 		return out, err
@@ -85,7 +85,7 @@ func (s *Store) seal(ctx context.Context, id timeline.LayerID) (out Sealed, err 
 	for i := range entries {
 		out.Size += entries[i].Size
 	}
-	// The tree first: a manifest never describes what could still be lost.
+	// Sync the tree first: a manifest must not describe content that could still be lost.
 	if err := s.fs.SyncFS(dir); err != nil {
 		return out, err
 	}
@@ -112,8 +112,8 @@ func (s *Store) writeManifest(ctx context.Context, dir int, entries []format.Ent
 	return digest, s.fs.Sync(s.top)
 }
 
-// encodeTo writes a manifest in pieces: escaped, hostile names and attributes take three
-// times their length.
+// encodeTo writes a manifest in pieces and not from memory: escaped, hostile names and attributes take three times
+// their length.
 func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest string, err error) {
 	sum := sha256.New()
 	b := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
@@ -123,8 +123,8 @@ func encodeTo(ctx context.Context, w io.Writer, entries []format.Entry) (digest 
 	return format.Digest(sum.Sum(nil)), nil
 }
 
-// Sealed reports whether the layer has a manifest.
-func (s *Store) Sealed(id timeline.LayerID) bool {
+// Finalized reports whether the layer has a manifest.
+func (s *Store) Finalized(id timeline.LayerID) bool {
 	var st unix.Stat_t
 	return validID(id) && unix.Lstat(filepath.Join(s.dir, string(id), manifestName), &st) == nil
 }
@@ -237,7 +237,7 @@ func (d *describer) tree(v *View) error {
 	return m.walk(d.ctx, 0, func(_ *mdir, f *found) error { return d.entry(f) })
 }
 
-// entry adds one entry, and its content to what is to be hashed.
+// entry adds one entry, and queues its content for hashing.
 func (d *describer) entry(f *found) error {
 	e, err := d.add(f)
 	if err == nil {
@@ -251,15 +251,14 @@ func (d *describer) entry(f *found) error {
 	return d.err
 }
 
-// admit counts an entry against the bounds on a manifest. A hard link repeats the path of
-// the first one.
+// admit counts an entry against the bounds on a manifest. A hard link counts with the path of the first name too.
 func (d *describer) admit(e *format.Entry) error {
 	d.text += int64(len(e.Path) + len(e.Link))
 	for _, x := range e.Xattrs {
 		d.text += int64(len(x.Key) + len(x.Value))
 	}
 	n := int64(len(d.entries))
-	if n <= limit.SealedEntries && d.text <= limit.SealedBytes+n*limit.SealedEntry {
+	if n <= limit.ManifestEntries && d.text <= limit.ManifestBytes+n*limit.ManifestEntry {
 		return nil
 	}
 	return fault.New(fault.TooLarge,
@@ -357,7 +356,7 @@ func (d *describer) file(f *found, e *format.Entry) error {
 	return nil
 }
 
-// hash is one worker.
+// hash hashes files of d.jobs until it is closed.
 func (d *describer) hash() {
 	for j := range d.jobs {
 		err := d.ctx.Err()
@@ -395,7 +394,7 @@ func (f form) sum(ctx context.Context, fd int, size int64) (sum [sha256.Size]byt
 	return sum, err
 }
 
-// eachData calls fn for each range of a file that is not a hole, in their order.
+// eachData calls fn for each range of a file that is not a hole, in order.
 func eachData(fd int, size int64, fn func(from, to int64) error) error {
 	for off := int64(0); off < size; {
 		from, err := unix.Seek(fd, off, unix.SEEK_DATA)
@@ -420,7 +419,7 @@ func eachData(fd int, size int64, fn func(from, to int64) error) error {
 	return nil
 }
 
-// readData hands a range of a file to fn, in pieces, until ctx ends.
+// readData passes a range of a file to fn, in pieces, until ctx is canceled.
 func readData(ctx context.Context, fd int, from, to int64, fn func(p []byte, off int64)) error {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)

@@ -14,23 +14,23 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// reseal gives a box that was resumed from a memory image its own identity: it draws everything again that
+// rekey gives a box that was resumed from a memory image its own identity: it draws everything again that
 // would be equal in both boxes. Steps that need the sandbox's own programs are done by commands, afterwards.
 // It stops at the first step that fails.
-func (d *daemon) reseal(m initlink.Message) error {
-	var r initlink.Reseal
+func (d *daemon) rekey(m initlink.Message) error {
+	var r initlink.Rekey
 	if err := m.Obey(&r); err != nil {
-		return d.link.Send(initlink.MsgResealed, initlink.Resealed{Err: initlink.WireError(err)})
+		return d.link.Send(initlink.MsgRekeyed, initlink.Rekeyed{Err: initlink.WireError(err)})
 	}
 	if d.held == nil {
 		err := fault.New(fault.Unsupported, "cannot resume the memory of a sandbox of tier %s", d.guest.Tier)
-		return d.link.Send(initlink.MsgResealed, initlink.Resealed{Err: initlink.WireError(err)})
+		return d.link.Send(initlink.MsgRekeyed, initlink.Rekeyed{Err: initlink.WireError(err)})
 	}
 	d.launcher.env.Store(&r.Env)
-	done := initlink.Resealed{Held: true}
+	done := initlink.Rekeyed{Held: true}
 	steps := []struct {
 		name string
-		do   func(initlink.Reseal) (string, error)
+		do   func(initlink.Rekey) (string, error)
 	}{
 		{"certificates", d.retrust},
 		{"hostname", rename},
@@ -42,7 +42,7 @@ func (d *daemon) reseal(m initlink.Message) error {
 	}
 	for _, s := range steps {
 		detail, err := s.do(r)
-		step := initlink.ResealStep{Name: s.name, Detail: detail}
+		step := initlink.RekeyStep{Name: s.name, Detail: detail}
 		if err != nil {
 			step.Err = err.Error()
 			done.Err = initlink.WireError(fmt.Errorf("%s: %w", s.name, err))
@@ -52,11 +52,11 @@ func (d *daemon) reseal(m initlink.Message) error {
 			break
 		}
 	}
-	return d.link.Send(initlink.MsgResealed, done)
+	return d.link.Send(initlink.MsgRekeyed, done)
 }
 
 // retrust replaces the certificate of the previous gate by that of the new one.
-func (d *daemon) retrust(r initlink.Reseal) (string, error) {
+func (d *daemon) retrust(r initlink.Rekey) (string, error) {
 	before := d.guest.CA
 	if len(before) == 0 || len(r.CA) == 0 {
 		return "", nil
@@ -72,7 +72,7 @@ func (d *daemon) retrust(r initlink.Reseal) (string, error) {
 }
 
 // rename sets the host name of the box.
-func rename(r initlink.Reseal) (string, error) {
+func rename(r initlink.Rekey) (string, error) {
 	if r.Hostname == "" {
 		return "", nil
 	}
@@ -92,7 +92,7 @@ var identities = []struct {
 
 // newIdentity mounts new identity files over the existing ones, so that they are not recorded in the history, and
 // read-only ones are replaced too.
-func (d *daemon) newIdentity(r initlink.Reseal) (string, error) {
+func (d *daemon) newIdentity(r initlink.Rekey) (string, error) {
 	var done []string
 	for i, id := range identities {
 		text := []byte(id.text(r.Seed[i/2*16:][:16]))
@@ -109,7 +109,7 @@ func (d *daemon) newIdentity(r initlink.Reseal) (string, error) {
 
 // stirRandom adds entropy to the kernel's generator. GVisor reads the host's generator in any case, so the output
 // differs in each copy.
-func (d *daemon) stirRandom(r initlink.Reseal) (string, error) {
+func (d *daemon) stirRandom(r initlink.Rekey) (string, error) {
 	_, err := d.held.random.Write(r.Seed)
 	return "", err
 }
