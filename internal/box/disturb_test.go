@@ -41,8 +41,8 @@ func disturbs(args []string) (code int, ok bool) {
 var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENOENT, unix.EMFILE,
 	unix.ENOMEM, unix.EAGAIN, unix.ENOSPC, unix.EIO}
 
-// seen is what a box shows of its protections, whatever Enforced says. Init's program is the
-// keeper's own file, read-only, or a sealed copy in memory, which has another owner.
+// seen is a script that prints the protections of a box, independently of Enforced. Init's program is the keeper's own
+// file, read-only, or a sealed copy in memory, which has another owner.
 const seen = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/self/status
 grep . /proc/self/uid_map /proc/self/gid_map /proc/sys/user/max_* /proc/sys/kernel/pid_max
 sed -E 's/^[0-9]+ [0-9]+ [0-9:]+ //; s/(shared|master|propagate_from):[0-9]+/\1/g; s,/proc/self/fd/[0-9]+,FD,g; s,coppice-ca/[0-9]+,coppice-ca/N,' /proc/self/mountinfo

@@ -25,7 +25,7 @@ import (
 // ImageFiles lists the names of the files of a memory image, which are in one directory.
 var ImageFiles = initlink.ImageFiles
 
-// RekeyStep is a step of giving a box a new identity. Err says why it failed.
+// RekeyStep is one step of a Rekey. Err says why the step failed.
 type RekeyStep = initlink.RekeyStep
 
 // Save writes a memory image of a frozen box into dir, which must exist and hold no image. The processes stay

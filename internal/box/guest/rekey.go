@@ -14,9 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// rekey gives a box that was resumed from a memory image its own identity: it draws everything again that
-// would be equal in both boxes. Steps that need the sandbox's own programs are done by commands, afterwards.
-// It stops at the first step that fails.
+// rekey gives a box that was resumed from a memory image its own identity: it replaces everything
+// random that would be equal in both boxes. Steps that need the sandbox's own programs are done by commands,
+// afterwards. It stops at the first step that fails.
 func (d *daemon) rekey(m initlink.Message) error {
 	var r initlink.Rekey
 	if err := m.Obey(&r); err != nil {

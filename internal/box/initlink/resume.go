@@ -17,7 +17,7 @@ type Adopt struct {
 	Has  []string `json:"has,omitempty"` // the descriptors that come with it, by name
 }
 
-// Rekey gives a box that was resumed its own identity.
+// Rekey gives a resumed box its own identity.
 type Rekey struct {
 	Hostname string   `json:"hostname,omitempty"`
 	Env      []string `json:"env"`          // the complete environment of every command from now on

@@ -139,7 +139,7 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 	},
 }
 
-// answerRekey returns the steps of a rekey also where it failed: the error is part of the answer.
+// answerRekey returns the steps of a rekey even if it failed: the error is part of the answer.
 func (k *keeper) answerRekey(r *protocol.Rekey) (done initlink.Rekeyed, err error) {
 	if r == nil {
 		return done, fault.New(fault.Invalid, "malformed re-key call: no identity")

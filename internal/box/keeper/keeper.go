@@ -57,7 +57,7 @@ type keeper struct {
 
 	freezing chan struct{} // one token: held from freeze to thaw
 	sealing  sync.Mutex
-	apart    *quarantine // guarded by sealing; nil but in a box that was resumed and is not released
+	apart    *quarantine // guarded by sealing; nil except in a resumed box that was not released yet
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box
 	iced     atomic.Bool   // init is frozen with its control group, or about to be

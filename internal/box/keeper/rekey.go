@@ -42,7 +42,7 @@ func (k *keeper) rekey(r protocol.Rekey) ([]initlink.RekeyStep, error) {
 	return k.rekeyInside(initlink.Rekey{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
 }
 
-// rekeyInside has init do it.
+// rekeyInside makes init re-key the sandbox.
 func (k *keeper) rekeyInside(r initlink.Rekey) ([]initlink.RekeyStep, error) {
 	var done initlink.Rekeyed
 	if err := k.askWith(initlink.MsgRekey, r, &done); err != nil {

@@ -26,7 +26,7 @@ import (
 //	         live root and, if it is mounted, one byte that carries its descriptor;
 //	         each FrameSave with a directory is answered by FrameReply when the
 //	         memory image is in it, and one byte that carries the image's init
-//	rekey   FrameReply with an initlink.Rekeyed
+//	rekey    FrameReply with an initlink.Rekeyed
 //	release  FrameReply when the gate of a resumed box is open
 //	pause    FrameReply when all processes are paused; resume, when they run again
 //	count    FrameReply with a number
