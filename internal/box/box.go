@@ -26,7 +26,7 @@ import (
 // Box is the daemon's handle on the keeper of a live sandbox. All methods are safe for concurrent use.
 type Box struct {
 	runDir string
-	pidfd  *os.File    // of the keeper
+	pidfd  *os.File    // pidfd of the keeper
 	child  *os.Process // set if this process started it
 	gone   chan struct{}
 	watch  sync.WaitGroup
@@ -54,14 +54,14 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	var undone undo.Stack
 	defer undone.Run(&err)
 	undone.Push(k.term)
-	defer k.closePipes() // before term
+	defer k.closePipes() // runs before term
 	b = &Box{runDir: c.RunDir, child: k.process, gone: make(chan struct{})}
 	enforced, err := k.await(ctx, c)
 	if err != nil {
 		return nil, e, err
 	}
 	pidfd := k.pidfd
-	k.pidfd = -1 // it is b's
+	k.pidfd = -1 // the pidfd belongs to b now
 	if err := b.follow(pidfd); err != nil {
 		return nil, e, err
 	}
@@ -216,7 +216,7 @@ func (b *Box) follow(pidfd int) error {
 			return ended
 		})
 		if err != nil || !ended {
-			return // Close
+			return // Close was called
 		}
 		if b.child != nil {
 			_, _ = b.child.Wait()

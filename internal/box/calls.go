@@ -280,7 +280,7 @@ func (f *Frozen) Procs() int { return f.procs }
 // Suspects selects files that a process can write through a shared mapping, which may leave no trace in their
 // times. A file is selected if any field matches it.
 type Suspects struct {
-	Paths  []string // absolute, inside; in tier workspace the host's
+	Paths  []string // absolute paths inside or, in tier workspace, on the host
 	Inodes []uint64
 	// Since, unless zero, means that more files are mapped than are listed: any file that changed since then
 	// may be one of them.

@@ -101,7 +101,7 @@ func TestHoneytoken_IsBlockedAtGate(t *testing.T) {
 				fits := func(ev wire.NetEvent) bool {
 					return ev.Kind == wire.NetDecoy && ev.Decoy == at && ev.Reason == way.reason && ev.Verdict == verdict
 				}
-				if stops { // it is reported before the stop
+				if stops { // the event is reported before the stop
 					if evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{}); err != nil ||
 						!slices.ContainsFunc(evs, fits) {
 						t.Errorf("%+v, %v", evs, err)

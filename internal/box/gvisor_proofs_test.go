@@ -234,7 +234,7 @@ func atWork(t testing.TB) plan.Config {
 // moment is a state of a box: its memory image, and the files that it had written by then.
 type moment struct {
 	image  string
-	layers []string // by overlay
+	layers []string // copies of the upper layers, by overlay
 }
 
 func take(t *testing.T, b *boxtest.Box) (m moment) {

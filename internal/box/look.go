@@ -141,7 +141,7 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 	defer stop()
 	state, own := 0, false
 	err = raw.Write(func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}} // a descriptor
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}} // a file descriptor
 		if n, err := unix.Poll(p, 0); err != nil || n != 1 {
 			return false
 		}

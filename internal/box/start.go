@@ -52,7 +52,7 @@ func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
 // helpers are the programs that a keeper is started from or starts. The program.Set owns their files.
 type helpers struct {
 	init   *os.File // also the keeper's own program
-	gate   *os.File // nil where the box is not gated
+	gate   *os.File // nil unless the box has a gate
 	sentry *os.File // nil except in tier gvisor
 }
 

@@ -32,7 +32,7 @@ import (
 type Group struct {
 	path  string
 	FD    int              // descriptor of the directory, for clone3(2)
-	Facts plan.CgroupFacts // what the group offers
+	Facts plan.CgroupFacts // controllers that the group offers
 
 	mu   sync.Mutex
 	stat int  // descriptor of cpu.stat, once it was read; guarded by mu

@@ -33,7 +33,7 @@ func newEnds() (*ends, error) {
 	}
 	e := &ends{poll: poll, kick: kick}
 	if err = e.add(kick, 0); err == nil {
-		err = unix.SetNonblock(poll, true) // else package os would not use the scheduler's poller
+		err = unix.SetNonblock(poll, true) // otherwise package os would not use the scheduler's poller
 	}
 	if err == nil {
 		e.file = os.NewFile(uintptr(poll), "programs")

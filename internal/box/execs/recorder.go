@@ -47,7 +47,7 @@ type Recorder struct {
 	link  *initlink.Link
 	child func(pid int) bool // reports whether a process is about to become a command
 	ends  *ends
-	begun atomic.Uint64 // the last id
+	begun atomic.Uint64 // id of the last program
 	idle  atomic.Bool   // Watch waits for a wake-up
 	later *time.Timer   // wakes Watch up for the next check of an ask
 

@@ -213,7 +213,7 @@ type kid struct {
 	pid        *int32 // address in the parent, where the child's pid is stored
 	told       int    // descriptor to which the child writes the errno of a failure
 	failed     uint32
-	before     uint64 // signal mask
+	before     uint64 // the signal mask before the fork
 	action     [4]uintptr
 }
 

@@ -163,7 +163,7 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 		if same, err := sameFile(f, over); err != nil || same {
 			return same, errors.Join(err, rewrite(f, text))
 		}
-		delete(h.identities, i) // the sandbox has put another file at the name
+		delete(h.identities, i) // the sandbox has replaced the file at that name
 		f.Close()
 		if err := unix.Unlinkat(h.files, strconv.Itoa(i), 0); err != nil {
 			return false, fault.Wrap(err, "remove the overlay file of %s", name)

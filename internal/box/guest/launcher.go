@@ -25,11 +25,11 @@ import (
 // launcher is the thread from which commands are forked. It is as confined as they are.
 type launcher struct {
 	guest    plan.Guest
-	listener *os.File         // of the notifying filter; nil without one
-	refusals seccomp.Refusals // what the listener refuses; nil for none
+	listener *os.File         // listener of the notifying filter; nil without one
+	refusals seccomp.Refusals // rules for the calls that the listener refuses; nil for none
 	untold   error            // why the listener refuses nothing although g.Tell is set
 	work     chan func()
-	env      atomic.Pointer[[]string] // of every command
+	env      atomic.Pointer[[]string] // environment of every command
 	open     unix.Rlimit              // the limit of commands that forkOpenly starts
 	child    int32                    // atomic; the process that is about to become a command, or 0
 }

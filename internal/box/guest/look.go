@@ -37,7 +37,7 @@ func (d *daemon) look(m initlink.Message) error {
 	defer m.Close()
 	var l initlink.Look
 	if err := m.Obey(&l); err != nil {
-		_ = m.Decode(&l) // the ID
+		_ = m.Decode(&l) // for the ID
 		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(err)})
 	}
 	queue := d.onlooker.ports

@@ -35,17 +35,17 @@ type daemon struct {
 	programs *execs.Recorder   // nil if programs are not recorded
 	refused  *refusals.Summary // nil if refusals are not reported
 	onlooker onlooker
-	held     *heldFiles // in tier gvisor
+	held     *heldFiles // nil except in tier gvisor
 
-	commands map[int]bool       // started and not reaped
-	begun    uint64             // commands started so far
+	commands map[int]bool       // commands that were started and not yet reaped
+	begun    uint64             // number of commands started so far
 	doomed   map[int]bool       // commands whose tree is killed when they exit
-	frozen   bool               // for a capture
+	frozen   bool               // frozen for a capture
 	waiting  []initlink.Message // spawns and signals that arrived while frozen
 
 	orphans chan int       // pids to be reaped
 	reaped  chan struct{}  // answers orphans
-	born    chan struct{}  // there may be children again
+	born    chan struct{}  // signals that there may be children again
 	ended   chan os.Signal // in tier gvisor: children may have ended
 }
 

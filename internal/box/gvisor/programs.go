@@ -34,7 +34,7 @@ const maxHeld = 256
 type programs struct {
 	kernel *kernel
 	link   *initlink.Link
-	traced bool     // programs are recorded; else the kernel reports only exits
+	traced bool     // whether programs are recorded; otherwise the kernel reports only exits
 	from   *os.File // the kernel's events
 
 	mu       sync.Mutex

@@ -18,7 +18,7 @@ const initPID = 1
 // record converts events of processes to programs. It is not safe for concurrent use.
 type record struct {
 	alive  map[int]*process
-	last   uint64 // id of a program
+	last   uint64 // id of the last program
 	labels execs.Labels
 }
 

@@ -20,7 +20,7 @@ type socket struct {
 
 	mu sync.Mutex // held while a message is written
 
-	in  []byte // received and not yet taken
+	in  []byte // received bytes that were not yet returned
 	fds []int
 }
 

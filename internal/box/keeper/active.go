@@ -98,7 +98,7 @@ func (k *keeper) activity(
 // stirs wakes the goroutines in activity when a command has written output. The zero value is ready to use.
 type stirs struct {
 	mu      sync.Mutex
-	waiting map[chan struct{}]bool // guarded by mu; each has room for one token
+	waiting map[chan struct{}]bool // guarded by mu; each channel has room for one token
 }
 
 // listen returns a channel that receives a token at each stir, until forget is called.

@@ -100,7 +100,7 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 		}
 	}
 	if !r.complete() {
-		return nil // detached
+		return nil // the client was detached
 	}
 	if !e.kept { // callers of wait fetch the result of a supervised command
 		if err := e.sendRecorded(conn); err != nil {

@@ -86,11 +86,11 @@ func (k *keeper) build(ctx context.Context) (err error) {
 // subjects; attempt defines their order.
 type building struct {
 	k      *keeper
-	config plan.Config // the keeper's; mountRoot adds the points of the root
+	config plan.Config // the keeper's configuration; mountRoot adds the mount points of the root
 	facts  plan.Facts
-	root   string // where the root is mounted; "" in tier workspace
+	root   string // path at which the root is mounted; "" in tier workspace
 
-	sources *rootspec.Sources    // what the root shows in addition to its layers
+	sources *rootspec.Sources    // sources of what the root shows in addition to its layers
 	mounts  rootspec.Descriptors // opened to mount the root; some are detached mounts
 	files   rootspec.Files       // files of the root as init mounts it
 	fds     []int                // descriptors for init, in the order in which it expects them

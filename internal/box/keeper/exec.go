@@ -42,7 +42,7 @@ type execution struct {
 	k        *keeper
 	id       string
 	cmd      []string
-	env      []string // the command's own
+	env      []string // the command's own environment
 	kept     bool     // supervised: outlives its clients, and several may attach
 	tty      bool
 	started  time.Time
@@ -229,7 +229,7 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 		want = 1
 	}
 	if len(fds) != want { // init can no longer be trusted
-		k.order = slices.Insert(k.order, 0, e) // endExecs answers
+		k.order = slices.Insert(k.order, 0, e) // endExecs sends the answer
 		k.mu.Unlock()
 		initlink.Message{FDs: fds}.Close()
 		k.halt(fmt.Sprintf("init sent %d descriptors, expected %d", len(fds), want))

@@ -30,7 +30,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	}
 	defer func() { <-k.freezing }()
 	select {
-	case <-k.stopping: // it would be thawed at once
+	case <-k.stopping: // a freeze would be thawed at once
 		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	default:
 	}

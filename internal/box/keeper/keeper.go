@@ -79,7 +79,7 @@ type keeper struct {
 	conns    map[net.Conn]bool
 	busy     int                   // calls in progress
 	ending   bool                  // no new exec is accepted
-	paused   *protocol.FrozenReply // the state of the box when it was paused; nil if it is not paused
+	paused   *protocol.FrozenReply // state of the box when it was paused; nil if it is not paused
 	why      string                // reason of the end, unless the box was idle or stopped by a caller
 	idleFrom time.Time
 

@@ -40,7 +40,7 @@ func (s *looks) begin() (id uint64, answer chan initlink.Message, end func()) {
 		delete(s.open, id)
 		s.mu.Unlock()
 		select {
-		case m := <-answer: // too late
+		case m := <-answer: // the answer came too late
 			m.Close()
 		default:
 		}

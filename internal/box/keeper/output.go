@@ -47,7 +47,7 @@ type output struct {
 	chunks   []*chunk
 	start    int64 // offset of the first kept byte
 	end      int64
-	readers  map[*reader]bool         // attached
+	readers  map[*reader]bool         // attached readers
 	finished bool                     // later output is discarded
 	over     bool                     // more than limit was written
 	record   recording                // recording of the added bytes

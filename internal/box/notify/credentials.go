@@ -16,7 +16,7 @@ import (
 type credentials struct {
 	fsuid, fsgid uint32
 	groups       []uint32
-	caps         uint64 // effective
+	caps         uint64 // effective capabilities
 }
 
 // credentials reads the caller's credentials from /proc/TID/status (proc_pid_status(5): the last of the four ids is

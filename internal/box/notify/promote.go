@@ -207,7 +207,7 @@ func removeWorkshop(root, work int) error {
 type mover struct {
 	moved int
 	bytes int64
-	stamp []stamp // of directories that were entered, outermost first
+	stamp []stamp // times of directories that were entered, outermost first
 	hook  func() error
 
 	work  int              // the workshop

@@ -169,9 +169,9 @@ type server struct {
 	listener
 	req     request // used by the goroutine of Serve
 	opt     Options
-	ownProc bool // /proc shows the callers' pid namespace
+	ownProc bool // whether /proc shows the callers' pid namespace
 	slow    sync.WaitGroup
-	trying  sync.Mutex // held while a rename is considered; after Options.Lock
+	trying  sync.Mutex // held while a rename is considered; locked after Options.Lock
 }
 
 // next receives a notification. It answers it at once if that takes no longer than a check, and otherwise in a

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 // worldConfig is passed in argv[1].
 type worldConfig struct {
 	Dir      string // contains lower/, upper/, work/, m/
-	UID      int    // of the user, outside
+	UID      int    // uid of the user outside
 	Inside   int    // the uid to which it is mapped; 0 with Range
 	Range    bool   // 65536 ids are mapped (real root)
 	Emulate  bool

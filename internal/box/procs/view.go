@@ -16,9 +16,9 @@ import (
 // View is init's view of the processes of its sandbox. Its methods may be called from several goroutines, except for
 // Processes, which only one goroutine at a time may call.
 type View struct {
-	self   int  // the pid of init, where it is not PID 1
-	ownNet bool // the network namespace is the sandbox's own
-	blind  bool // /proc does not show the sandbox's processes
+	self   int  // the pid of init if it is not PID 1
+	ownNet bool // whether the network namespace is the sandbox's own
+	blind  bool // whether /proc lacks the sandbox's processes
 	args   *argReader
 }
 

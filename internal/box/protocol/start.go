@@ -12,7 +12,7 @@ const (
 	ConfigFD = 3
 	ReadyFD  = 4
 	LockFD   = 5
-	GateFD   = 6 // coppice-gate, where the box is gated
+	GateFD   = 6 // coppice-gate, if the box has a gate
 	SentryFD = 7 // coppice-sentry, in tier gvisor
 )
 
@@ -21,7 +21,7 @@ const (
 	SocketName = "keeper.sock"
 	LogName    = "keeper.log"
 	LockName   = "lock" // held from before the keeper's start to its exit
-	RootName   = "root" // where the keeper mounts the root
+	RootName   = "root" // mount point of the root
 )
 
 // LeftName is the file in the run directory to which an exiting keeper writes the program events that were

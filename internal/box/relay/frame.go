@@ -14,7 +14,7 @@ type frameType byte
 
 const (
 	frameHello   frameType = 'h' // the other end was replaced: the inside was resumed
-	frameMessage frameType = 'm' // of package initlink; see encode
+	frameMessage frameType = 'm' // a message of package initlink; see encode
 	frameData    frameType = 'd' // data of a stream
 	frameEnd     frameType = 'e' // the sender has no more data
 	frameCancel  frameType = 'c' // the sender accepts no more data

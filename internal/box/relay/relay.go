@@ -150,7 +150,7 @@ func (r *Relay) put(f frame) {
 	r.buf = f.append(r.buf[:0])
 	if _, err := r.out.Write(r.buf); err != nil {
 		r.fail(err)
-		r.link.Shutdown() // Run ends
+		r.link.Shutdown() // makes Run return
 	}
 }
 

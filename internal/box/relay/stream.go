@@ -60,7 +60,7 @@ func (s *stream) pump() {
 		n, err := s.receive(buf)
 		for sent := 0; sent < n; {
 			k := s.allowed(n - sent)
-			if k == 0 { // the other end has closed
+			if k == 0 { // the other end has closed the stream
 				s.over(&s.sent)
 				return
 			}
@@ -162,7 +162,7 @@ func (s *stream) take(b []byte) error {
 	if s.got || s.ended {
 		return nil
 	}
-	if len(s.queue)+len(b) > 2*window { // twice: what was in transit when the other end was replaced is not counted
+	if len(s.queue)+len(b) > 2*window { // twice, since data in transit when the other end was replaced is not counted
 		return errors.New("stream exceeds its window")
 	}
 	s.queue = append(s.queue, b...)

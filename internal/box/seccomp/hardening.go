@@ -57,8 +57,8 @@ const (
 // are refused: they create subvolumes, change their flags, or administer the file system of the host's home.
 var btrfsAllowed = []uint32{
 	0x40049409, // FICLONE: cp --reflink; only files of the caller, on any file system
-	0x4020940d, // FICLONERANGE: likewise
-	0xc0189436, // FIDEDUPERANGE: likewise
+	0x4020940d, // FICLONERANGE: as FICLONE
+	0xc0189436, // FIDEDUPERANGE: as FICLONE
 	0x81009431, // FS_IOC_GETFSLABEL: reads a label, on any file system
 	0x8400941f, // BTRFS_IOC_FS_INFO: reads sizes and the id of the file system
 	0x80089424, // BTRFS_IOC_SUBVOL_GETFLAGS: reads flags

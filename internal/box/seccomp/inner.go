@@ -16,7 +16,7 @@ import (
 // With emulate, the calls that Notifying would pass on with Emulate succeed, and nothing is stored. Extended attributes
 // are left to the kernel.
 func Inner(emulate bool, o Options) Answers {
-	o.Report = false // there is no listener
+	o.Report = false // tier gvisor has no listener
 	return answersOf(slices.Concat(innerRules(emulate), allRules(o)))
 }
 

@@ -207,7 +207,7 @@ var glances = []struct {
 		again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		return readDecoy(p, again, err)
 	}},
-	{"as a program", func(p string) error { // only what is read of it
+	{"as a program", func(p string) error { // ENOEXEC shows that the kernel has read it
 		err := exec.Command(p).Run()
 		if errors.Is(err, unix.ENOEXEC) {
 			tell(os.Stdout, touched+p)
