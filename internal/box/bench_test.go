@@ -24,7 +24,7 @@ import (
 
 var tier = boxtest.Tier{Name: plan.TierProcess, Config: config}
 
-// BenchmarkFloor is fork and exec alone.
+// BenchmarkFloor measures fork and exec alone.
 func BenchmarkFloor(b *testing.B) {
 	for b.Loop() {
 		if err := exec.Command("/bin/true").Run(); err != nil {
@@ -151,10 +151,9 @@ func BenchmarkMemory(b *testing.B) {
 	b.ReportMetric(float64(procs)/float64(len(boxes)), "procs/box")
 }
 
-// BenchmarkBuild runs programs two at a time, as make(1) does, in a box that notes
-// them and in one that does not, in turns. The median of the ratios is what it
-// costs in time. The processor time of the box, init's included, is disturbed less
-// by other load. "true" is the worst case, programs that do nothing.
+// BenchmarkBuild runs programs two at a time, as make(1) does, alternately in a box that records them and in one that
+// does not. The median of the ratios is the cost of the record in time. The processor time of the box, init's included,
+// is less affected by other load. "true" is the worst case: programs that do nothing.
 func BenchmarkBuild(b *testing.B) {
 	for _, c := range []struct {
 		name, cmd string
@@ -167,7 +166,7 @@ func BenchmarkBuild(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			script := fmt.Sprintf("for j in 1 2; do (i=0; while [ $i -lt %d ]; do %s; i=$((i+1)); done) & done; wait",
 				c.programs/2, c.cmd)
-			var boxes [2]*boxtest.Box // without, with
+			var boxes [2]*boxtest.Box // without and with the record
 			for i := range boxes {
 				boxes[i] = tier.Start(b, func(c *plan.Config) { c.Trace = i == 1 })
 				boxes[i].Sh(b, `printf '#include <stdio.h>\nint main(void) { return puts("hi"); }\n' > /tmp/a.c`)
@@ -197,13 +196,13 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// cpuTime is what init and all that it has reaped have used, in clock ticks.
+// cpuTime returns the processor time of init and of all processes that it has reaped, in clock ticks.
 func cpuTime(b *testing.B, x *boxtest.Box) (ticks float64) {
 	s, err := x.Status(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
-	var child string // of whatever thread of the keeper
+	var child string // the child of any thread of the keeper
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.PID))
 	for _, name := range threads {
 		list, _ := os.ReadFile(name)
@@ -223,7 +222,7 @@ func cpuTime(b *testing.B, x *boxtest.Box) (ticks float64) {
 	return ticks
 }
 
-// BenchmarkDialPort connects to a listener in a box that accepts and closes.
+// BenchmarkDialPort connects to a listener in a box that accepts each connection and closes it.
 func BenchmarkDialPort(b *testing.B) {
 	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
 		b.Skip("needs python3: it listens")
@@ -251,7 +250,7 @@ while True:
 	}
 }
 
-// BenchmarkRefusedCall measures one system call that is refused, and reported or not; and one that the filter
+// BenchmarkRefusedCall measures a system call that is refused, with and without a report, and one that the filter
 // examines and allows, in the same boxes.
 func BenchmarkRefusedCall(b *testing.B) {
 	for _, tell := range []bool{false, true} {
@@ -269,15 +268,14 @@ func BenchmarkRefusedCall(b *testing.B) {
 	}
 }
 
-// BenchmarkExecRecorded is what the record of programs costs a command, in turns.
+// BenchmarkExecRecorded measures what recording programs costs a command.
 func BenchmarkExecRecorded(b *testing.B) { execRecorded(b, tier) }
 
 func execRecorded(b *testing.B, tier boxtest.Tier) {
 	inTurns(b, tier, 1, func(x *boxtest.Box) boxtest.Result { return x.Do(b, wire.ExecRequest{Cmd: []string{"true"}}) })
 }
 
-// BenchmarkPrograms is what the record of a program costs: a shell that starts one
-// after the other, with and without it, in turns.
+// BenchmarkPrograms measures what recording one program costs, with a shell that starts one program after the other.
 func BenchmarkPrograms(b *testing.B) { programsRecorded(b, tier) }
 
 func programsRecorded(b *testing.B, tier boxtest.Tier) {
@@ -286,8 +284,8 @@ func programsRecorded(b *testing.B, tier boxtest.Tier) {
 	inTurns(b, tier, n, func(x *boxtest.Box) boxtest.Result { return x.Sh(b, loop) })
 }
 
-// inTurns measures something that starts so many programs in two boxes, of which one records
-// them: the median and the least for each program.
+// inTurns measures do, which starts the given number of programs, alternately in two boxes, of which one records
+// programs. It reports the median and the least time for each program.
 func inTurns(b *testing.B, tier boxtest.Tier, programs int, do func(*boxtest.Box) boxtest.Result) {
 	b.Helper()
 	waits := func(c *plan.Config) { c.IdleAfter = -1 }

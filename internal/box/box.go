@@ -26,8 +26,8 @@ import (
 // Box is the daemon's handle on the keeper of a live sandbox. All methods are safe for concurrent use.
 type Box struct {
 	runDir string
-	pidfd  *os.File    // of the keeper
-	child  *os.Process // set when this process started it
+	pidfd  *os.File    // pidfd of the keeper
+	child  *os.Process // set if this process started it
 	gone   chan struct{}
 	watch  sync.WaitGroup
 }
@@ -41,8 +41,8 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	if err != nil {
 		return nil, e, err
 	}
-	defer lock.Close()                 // the keeper has it as well
-	_ = cgroup.RemoveLeft(c.RunDir, 0) // a group that stays is in the way of nothing, and is tried again
+	defer lock.Close()                 // the keeper has a copy
+	_ = cgroup.RemoveLeft(c.RunDir, 0) // a group that remains is harmless; its removal is tried again
 	h, err := findHelpers(programs, &c)
 	if err != nil {
 		return nil, e, err
@@ -54,14 +54,14 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	var undone undo.Stack
 	defer undone.Run(&err)
 	undone.Push(k.term)
-	defer k.closePipes() // before term
+	defer k.closePipes() // runs before term
 	b = &Box{runDir: c.RunDir, child: k.process, gone: make(chan struct{})}
 	enforced, err := k.await(ctx, c)
 	if err != nil {
 		return nil, e, err
 	}
 	pidfd := k.pidfd
-	k.pidfd = -1 // it is b's
+	k.pidfd = -1 // the pidfd belongs to b now
 	if err := b.follow(pidfd); err != nil {
 		return nil, e, err
 	}
@@ -108,7 +108,7 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The answer proves that the process we watch is the one that listens.
+	// The answer proves that the watched process is the one that listens.
 	if err := b.ping(ctx); err != nil {
 		_ = b.Close()
 		if isClosed(err) {
@@ -119,8 +119,8 @@ func attach(ctx context.Context, runDir string) (*Box, error) {
 	return b, nil
 }
 
-// listener finds the keeper at the other end of conn. Until it has answered, or the
-// connection has been seen to be open, its pid may belong to another process.
+// listener finds the keeper at the other end of conn. Until the keeper has answered, or the connection is known to be
+// open, the pid may belong to another process.
 func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -158,7 +158,7 @@ func Kill(ctx context.Context, runDir string) error {
 	if err != nil {
 		return err
 	}
-	// If the keeper had exited before we watched it, its end of the connection would be closed.
+	// If the keeper had exited before it was watched, its end of the connection would be closed.
 	if lasts, err := connLasts(conn); err != nil || !lasts {
 		_ = b.Close()
 		if err == nil {
@@ -216,14 +216,14 @@ func (b *Box) follow(pidfd int) error {
 			return ended
 		})
 		if err != nil || !ended {
-			return // Close
+			return // Close was called
 		}
 		if b.child != nil {
 			_, _ = b.child.Wait()
 		}
-		_ = RemoveLeft(b.runDir, leftPatience) // the next start tries it again
+		_ = RemoveLeft(b.runDir, leftPatience) // the next start tries again
 		close(b.gone)
-		b.pidfd.Close() // a box that has ended need not be closed
+		b.pidfd.Close() // so that a box that has ended need not be closed
 	})
 	return nil
 }
@@ -245,7 +245,7 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	}
 	defer f.Close()
 	err = tryLock(f, unix.LOCK_EX)
-	for i := 0; errors.Is(err, unix.EWOULDBLOCK) && i < 5; i++ { // dirIsHeld has it for a moment
+	for i := 0; errors.Is(err, unix.EWOULDBLOCK) && i < 5; i++ { // dirIsHeld holds it for a moment
 		time.Sleep(lockLook)
 		err = tryLock(f, unix.LOCK_EX)
 	}
@@ -258,8 +258,8 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	return cgroup.RemoveLeft(runDir, patience)
 }
 
-// Gone returns a channel that is closed when the keeper has exited, and with it all processes and mounts of
-// the box.
+// Gone returns a channel that is closed when the keeper has exited, and all processes and mounts of the box are gone
+// with it.
 func (b *Box) Gone() <-chan struct{} { return b.gone }
 
 // Close releases the handle and leaves the box running. The channel of Gone is then never closed, unless it

@@ -23,9 +23,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// The suite runs as it is started; real root runs it a second time as an
-// ordinary user, who runs it as uid 0 of a user namespace, as the daemon does.
-// With COPPICE_TEST_ROOT_ONLY or COPPICE_TEST_USER_ONLY, it is one of both.
+// realID is set in the environment of a child that runs as another user. The suite runs as the user who started it.
+// Real root then runs it again as an ordinary user, who runs it as uid 0 of a user namespace, like the daemon.
+// COPPICE_TEST_ROOT_ONLY or COPPICE_TEST_USER_ONLY selects one of the two runs.
 const realID = "COPPICE_TEST_REAL_ID"
 
 func TestMain(m *testing.M) {
@@ -45,12 +45,12 @@ func TestMain(m *testing.M) {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		}, realID+"="+strconv.Itoa(os.Getuid())+":"+strconv.Itoa(os.Getgid())))
 	}
-	// As under nohup(1): what is ignored here is not ignored in a sandbox.
+	// As under nohup(1): a signal that is ignored here is not ignored in a sandbox.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT)
 	os.Exit(programtest.Run(suite{m}))
 }
 
-// suite is the tests of this process, and those of an ordinary user.
+// suite runs the tests of this process and then those of an ordinary user.
 type suite struct{ *testing.M }
 
 func (s suite) Run() (code int) {
@@ -66,7 +66,7 @@ func (s suite) Run() (code int) {
 }
 
 func again(attr *syscall.SysProcAttr, env ...string) int {
-	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { // files of go test that the user may not write
+	args := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool { // files that the user cannot write
 		return strings.HasPrefix(a, "-test.testlogfile") || strings.HasPrefix(a, "-test.coverprofile") ||
 			strings.HasPrefix(a, "-test.gocoverdir")
 	})
@@ -135,7 +135,7 @@ func TestSupervised(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierSupervised, Config: supervised})
 }
 
-// supervised is a box whose policy allows nothing.
+// supervised configures a box whose policy allows nothing.
 func supervised(t testing.TB) plan.Config {
 	c := config(t)
 	c.Tier, c.Journal = plan.TierSupervised, filepath.Join(filepath.Dir(c.RunDir), "journal")
@@ -152,7 +152,7 @@ func phase(t testing.TB, until time.Time, allow ...string) plan.Phase {
 	return phaseOf(t, until, "version: 1\nnetwork:\n  allow: "+string(must(json.Marshal(append([]string{}, allow...)))))
 }
 
-// phaseOf is what a file of a policy says, until a time.
+// phaseOf is the policy of a policy file, until a time.
 func phaseOf(t testing.TB, until time.Time, text string) plan.Phase {
 	t.Helper()
 	return boxtest.Phase(t, until, text)
@@ -169,8 +169,8 @@ func TestWorkspace(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierWorkspace, Config: workspace})
 }
 
-// TestMountPoints starts a box on a tree without /proc and its kin: what init
-// mounts needs no trace in the history.
+// TestMountPoints starts a box on a tree without /proc and similar directories: the mounts of init must leave no trace
+// in the history.
 func TestMountPoints(t *testing.T) {
 	c := config(t)
 	dir := filepath.Dir(c.RunDir)
@@ -198,6 +198,6 @@ func TestMountPoints(t *testing.T) {
 	}
 	left, err := filepath.Glob(dir + "/up/*")
 	if err != nil || len(left) != 1 || filepath.Base(left[0]) != "etc" {
-		t.Errorf("the upper directory holds %q, %v", left, err)
+		t.Errorf("the upper directory contains %q, %v", left, err)
 	}
 }

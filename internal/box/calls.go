@@ -48,7 +48,8 @@ func reply(ctx context.Context, conn net.Conn, v any) error {
 	return replyAfter(ctx, conn, v, protocol.FrameReply, nil)
 }
 
-// replyAfter is like reply, but accepts frames of type before ahead of the reply and passes each to each.
+// replyAfter is like reply, but accepts frames of type before ahead of the reply and passes the payload of each to
+// each.
 func replyAfter(ctx context.Context, conn net.Conn, v any, before wire.FrameType, each func([]byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -135,8 +136,8 @@ func (b *Box) Cancel(ctx context.Context, exec string) error {
 	return b.call(ctx, protocol.Call{Op: protocol.OpCancel, ExecID: exec}, nil)
 }
 
-// Input copies r to the input of a running exec, at the pace that the exec reads it, and with eof then closes
-// that input. It returns when everything is on its way, or when ctx ends.
+// Input copies r to the input of a running exec, at the pace at which the exec reads it, and then closes that input if
+// eof is set. It returns when everything has been sent, or when ctx ends.
 func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) error {
 	conn, err := b.open(ctx, protocol.Call{Op: protocol.OpInput, ExecID: exec})
 	if err != nil {
@@ -145,8 +146,8 @@ func (b *Box) Input(ctx context.Context, exec string, r io.Reader, eof bool) err
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	// Where the keeper refuses, it answers and closes: its answer counts, and not
-	// that we could not write on.
+	// If the keeper refuses, it answers and closes the connection. Its answer is the error to return, not the failed
+	// write.
 	buf := make([]byte, 32<<10)
 	for werr := error(nil); werr == nil; {
 		n, err := r.Read(buf)
@@ -279,7 +280,7 @@ func (f *Frozen) Procs() int { return f.procs }
 // Suspects selects files that a process can write through a shared mapping, which may leave no trace in their
 // times. A file is selected if any field matches it.
 type Suspects struct {
-	Paths  []string // absolute, inside; in tier workspace the host's
+	Paths  []string // absolute paths inside or, in tier workspace, on the host
 	Inodes []uint64
 	// Since, unless zero, means that more files are mapped than are listed: any file that changed since then
 	// may be one of them.
@@ -331,7 +332,7 @@ func (f *Frozen) Root(ctx context.Context) (*Root, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "receive the live root")
 	}
-	// The keeper's is one of O_PATH, by which nothing can be listed.
+	// The keeper sends a descriptor with O_PATH, which cannot list the directory.
 	dir, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return nil, fault.Wrap(err, "open the live root")
@@ -348,7 +349,7 @@ func (r *Root) Close() error {
 	return r.Dir.Close()
 }
 
-// receiveFD reads the one byte that brings a descriptor.
+// receiveFD reads the one byte that carries a descriptor.
 func receiveFD(conn net.Conn) (int, error) {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -471,7 +472,7 @@ func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// kill ends the keeper; init ends when its keeper is gone.
+// kill kills the keeper. Init exits when its keeper is gone.
 func (b *Box) kill() error {
 	raw, err := b.pidfd.SyscallConn()
 	var e error

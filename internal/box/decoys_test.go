@@ -21,8 +21,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// listener is a server on an address of this host that is not its loopback. It takes what
-// it is sent; got gives all of it, when every connection has ended.
+// listener is a server on an address of this host other than loopback. It reads all that it receives; got returns the
+// whole of it once every connection has ended.
 func listener(t *testing.T) (at netip.AddrPort, got func() string) {
 	t.Helper()
 	l, err := net.Listen("tcp", netip.AddrPortFrom(outside(t).Addr(), 0).String())
@@ -51,8 +51,8 @@ func listener(t *testing.T) (at netip.AddrPort, got func() string) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), func() string { l.Close(); open.Wait(); return all.String() }
 }
 
-// TestHoneytoken_IsBlockedAtGate checks that a honeytoken is not sent, by connection or by
-// name, is reported, and stops the sandbox if the policy says so.
+// TestHoneytoken_IsBlockedAtGate checks that a honeytoken is not sent, in a connection or in a name, that the attempt
+// is reported, and that it stops the sandbox if the policy says so.
 func TestHoneytoken_IsBlockedAtGate(t *testing.T) {
 	t.Parallel()
 	const (
@@ -101,25 +101,25 @@ func TestHoneytoken_IsBlockedAtGate(t *testing.T) {
 				fits := func(ev wire.NetEvent) bool {
 					return ev.Kind == wire.NetDecoy && ev.Decoy == at && ev.Reason == way.reason && ev.Verdict == verdict
 				}
-				if stops { // it is reported before the stop
+				if stops { // the event is reported before the stop
 					if evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{}); err != nil ||
 						!slices.ContainsFunc(evs, fits) {
 						t.Errorf("%+v, %v", evs, err)
 					}
 					if _, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.Unavailable) {
-						t.Errorf("afterwards: %v", err)
+						t.Errorf("stop after the report: %v", err)
 					}
 				} else {
 					told(t, b, fits)
 					if r := b.Sh(t, "echo on"); r.Stdout != "on\n" {
-						t.Errorf("it does not go on: %+v", r)
+						t.Errorf("the sandbox does not continue to run: %+v", r)
 					}
 					if err := b.Stop(t.Context(), 0); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if s := got(); strings.Contains(s, token) || strings.Contains(s, way.sent) {
-					t.Errorf("it arrived: %q", s)
+					t.Errorf("the honeytoken arrived: %q", s)
 				}
 			})
 		}

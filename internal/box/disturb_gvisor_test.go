@@ -9,14 +9,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestDisturbed_Gvisor has calls of the keeper fail, of the conductor, and of gVisor's kernel
-// and its server of files while they are set up.
+// TestDisturbed_Gvisor makes calls fail in the keeper, in the conductor, and in gVisor's kernel and its file server,
+// while they set up a sandbox.
 func TestDisturbed_Gvisor(t *testing.T) {
 	t.Parallel()
 	disturbAll(t, func(t testing.TB) plan.Config {
 		c := gvisorConfig(t)
 		c.Limits = disturbedLimits
-		if !c.Caller.Root { // has no controllers, unless they are delegated
+		if !c.Caller.Root { // there are no controllers unless they are delegated
 			c.Limits.Memory, c.Limits.Pids = 0, 0
 		}
 		c.Phases = []plan.Phase{

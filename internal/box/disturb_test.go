@@ -29,7 +29,7 @@ var (
 	disturbStep = flag.String("disturb.step", "", "the steps alone that TestDisturbed tries, by a part of their names")
 )
 
-// disturbs is the main function of a process of these tests; ok says that this is one.
+// disturbs is the main function of a helper process of these tests. ok is false if this process is not one.
 func disturbs(args []string) (code int, ok bool) {
 	if args[0] != boxtest.DisturberArgv0 && args[0] != boxtest.DisturbedArgv0 {
 		return 0, false
@@ -37,19 +37,19 @@ func disturbs(args []string) (code int, ok bool) {
 	return boxtest.DisturbMain(args), true
 }
 
-// errnos are what a system call of the set-up may fail with: refused, not there, used up.
+// errnos are the errors of a system call of the set-up: refused, missing, or out of resources.
 var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENOENT, unix.EMFILE,
 	unix.ENOMEM, unix.EAGAIN, unix.ENOSPC, unix.EIO}
 
-// seen is what a box shows of its protections, whatever Enforced says. Init's program is the
-// keeper's own file, read-only, or a sealed copy in memory, which has another owner.
+// seen is a script that prints the protections of a box, independently of Enforced. Init's program is the keeper's own
+// file, read-only, or a sealed copy in memory, which has another owner.
 const seen = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/self/status
 grep . /proc/self/uid_map /proc/self/gid_map /proc/sys/user/max_* /proc/sys/kernel/pid_max
 sed -E 's/^[0-9]+ [0-9]+ [0-9:]+ //; s/(shared|master|propagate_from):[0-9]+/\1/g; s,/proc/self/fd/[0-9]+,FD,g; s,coppice-ca/[0-9]+,coppice-ca/N,' /proc/self/mountinfo
 hostname; ulimit -a; cat /proc/self/limits; stat -c '%n %F %a %u %t:%T' /dev/* /run/* / | sed -E 's,^(/run/coppice-init .*) [0-9]+ 0:0$,\1 OWNER,'; ls -A / /sys /proc/acpi; cat /etc/resolv.conf
 kill -0 1 2>&1; id`
 
-// disturbedLimits are the boxes' limits, so that each has something to set up.
+// disturbedLimits are the limits of the boxes. Each limit adds a step to the set-up.
 var disturbedLimits = plan.Limits{Memory: 512 << 20, Pids: 400, Output: 1 << 20, Files: 500, TimeMS: 300_000}
 
 func TestDisturbed_Process(t *testing.T) {
@@ -99,7 +99,7 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 	if err := os.Mkdir(filepath.Join(c.RunDir, plan.SelfDir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// makes what the first start of a sandbox makes
+	// The first start of a sandbox creates what later starts reuse.
 	calm, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c})
 	if err == nil {
 		calm, err = boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Script: seen})
@@ -138,8 +138,7 @@ func disturbAll(t *testing.T, make func(testing.TB) plan.Config) {
 		Round(time.Second), started)
 }
 
-// disturbances lists the tries. Each step comes once, with a random error, before any comes
-// with another error.
+// disturbances lists the tries. Each step comes once, with a random error, before any step comes with another error.
 func disturbances(steps []boxtest.Step, chance *rand.Rand) (all []disturbance) {
 	var rounds [][]disturbance
 	for _, s := range steps {
@@ -168,7 +167,7 @@ func errorsOf(s boxtest.Step) (all []disturbance) {
 	for _, e := range errnos {
 		if e == unix.EAGAIN &&
 			slices.Contains([]int{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_CONNECT}, s.Call) {
-			continue // it says that one may wait, and be woken
+			continue // EAGAIN would mean that the caller may wait and be woken up
 		}
 		all = append(all, disturbance{s, e, false})
 		if s.K == 1 {
@@ -191,12 +190,12 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 		return
 	}
 	if r.Failed == "" {
-		return // it came to none of that number
+		return // no call with that number was made
 	}
 	left, err := filepath.Glob("/sys/fs/cgroup/*/coppice*" + c.ID + "*")
 	more, _ := filepath.Glob("/sys/fs/cgroup/*/*/coppice*" + c.ID + "*")
 	left = append(left, more...)
-	for _, dir := range left { // also of one that could not be removed, or the next try is blamed
+	for _, dir := range left { // also one whose removal failed, or the next try is blamed for it
 		_ = os.Remove(dir)
 	}
 	if (err != nil || len(left) > 0) && d.step.Call != unix.SYS_UNLINKAT {
@@ -206,7 +205,7 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 		bad("something is mounted: %v", err)
 	}
 	if r.Err != nil {
-		// gVisor may wait for what failed in it, until the deadline.
+		// GVisor may wait until the deadline for the part of it that failed.
 		if r.Err.Kind == string(fault.Internal) || r.Err.Kind == string(fault.Timeout) && !d.inGvisor() {
 			bad("refused as %s: %s (%s)", r.Err.Kind, r.Err.Message, r.Err.Hint)
 		}
@@ -219,7 +218,7 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 		}
 	}
 	for _, i := range r.Enforced.Items {
-		// What Recover could not take back, a sandbox may have made: that refuses no start.
+		// A sandbox may have made the renames that Recover could not undo, so they refuse no start.
 		if i.State == plan.Weak && calm.Enforced.State(i.Name) == "" && i.Name != "renames" {
 			lost = append(lost, i.Name)
 		}
@@ -238,7 +237,7 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 		return
 	}
 	if r.Trouble != "" {
-		return // what failed after the start has ended the box
+		return // the call failed after the start and ended the box
 	}
 	other := difference(calm.Inside, r.Inside)
 	if r.Inside != calm.Inside && d.documented(r.Failed) == "" && !d.ofAFile(r.Failed) && !d.ofABundle(r.Failed, other) {
@@ -249,10 +248,10 @@ func judge(t *testing.T, c plan.Config, d disturbance, calm, r boxtest.Disturbed
 	}
 }
 
-// heldOtherwise returns the difference between what confines the processes of two boxes, where
-// a call of a process called role failed. gVisor's set of processes for the sandbox's code
-// varies: some may be missing, but none may be confined differently. A gate that ends by what
-// failed in it takes nothing away: without it nothing passes.
+// heldOtherwise returns the difference between what confines the processes of two boxes, where a call of a process
+// called role failed. GVisor's set of processes for the sandbox's code varies: some may be missing, but none may be
+// confined differently. A gate that exits because of the failed call weakens nothing: without a gate no connection
+// passes.
 func heldOtherwise(was, is, role string) string {
 	lines := strings.Split(difference(was, is), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
@@ -263,10 +262,9 @@ func heldOtherwise(was, is, role string) string {
 // inGvisor reports whether the call is one of gVisor's own.
 func (d disturbance) inGvisor() bool { return strings.HasPrefix(d.step.Role, "runsc-") }
 
-// ofAFile reports whether the call looked at a file of the sandbox, and failed as it does for
-// a file that does not exist or may not be read. gVisor's answer is all that init knows of
-// any file; init itself looks at files in /etc, over which it lays its own, none of which is
-// a protection.
+// ofAFile reports whether the call looked at a file of the sandbox and failed as for a file that does not exist or
+// cannot be read. GVisor's answer is all that init knows of any file. Init itself looks at files in /etc before it
+// mounts its own over them; none of these is a protection.
 func (d disturbance) ofAFile(call string) bool {
 	looks := []string{"statx", "newfstatat", "openat", "openat2", "readlinkat"}
 	ofRoot := d.inGvisor() || d.step.Role == "coppice-init" && strings.Contains(call, `"etc/`)
@@ -274,8 +272,8 @@ func (d disturbance) ofAFile(call string) bool {
 		slices.Contains([]unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM}, d.errno)
 }
 
-// ofABundle reports whether init could not read a bundle of certificates of the sandbox that it had found, and
-// all that is missing is what it lays over that bundle. See rootspec.FoundFile.ReadAll.
+// ofABundle reports whether init could not read a certificate bundle that it had found in the sandbox, and only the
+// file that it mounts over that bundle is missing. See rootspec.FoundFile.ReadAll.
 func (d disturbance) ofABundle(call, other string) bool {
 	reads := d.step.Role == "coppice-init" && d.step.Call == unix.SYS_OPENAT2 && strings.Contains(call, `"self/fd/`)
 	return reads && slices.Contains([]unix.Errno{unix.EACCES, unix.EPERM, unix.ENOENT}, d.errno) &&
@@ -283,8 +281,8 @@ func (d disturbance) ofABundle(call, other string) bool {
 			func(l string) bool { return !strings.HasPrefix(l, "- /coppice-ca/") })
 }
 
-// documented names the fallback of a start whose call failed so, if it is one: the host
-// does not have the protection that the call puts up.
+// documented returns the name of the documented fallback for a start whose call failed in this way, or "": the host
+// then lacks the protection that the call sets up.
 func (d disturbance) documented(call string) string {
 	lacks := func(errnos ...unix.Errno) bool { return slices.Contains(errnos, d.errno) }
 	switch {
@@ -340,13 +338,13 @@ func TestHeldOtherwise_DetectsLostProtection(t *testing.T) {
 	was := lines(stub, gofer, sentry)
 	for _, same := range []string{was, lines(gofer, sentry)} {
 		if d := heldOtherwise(was, same, ""); d != "" {
-			t.Errorf("%q differs: %s", same, d)
+			t.Errorf("%q was reported as different: %s", same, d)
 		}
 	}
 	for _, other := range []string{lines(stub, gofer, "runsc-sandbox Seccomp_filters=2"), lines(stub, gofer),
 		lines(stub, gofer, sentry, boxtest.Nameless+" Seccomp_filters=2")} {
 		if heldOtherwise(was, other, "") == "" {
-			t.Errorf("a difference was taken for none: %q", other)
+			t.Errorf("a lost protection was not detected: %q", other)
 		}
 	}
 }

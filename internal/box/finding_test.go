@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// fallbacks are calls of the keeper's by whose error a start learns that the host lacks a
-// protection. The first mount_setattr(2) protects the program that init is executed from.
+// fallbacks are calls of the keeper whose error means that the host lacks a protection. The first mount_setattr(2)
+// protects the program from which init is executed, so the second is made to fail.
 var fallbacks = []struct {
 	protection string
 	step       boxtest.Step
@@ -26,34 +26,34 @@ var fallbacks = []struct {
 	{"landlock", boxtest.Step{Role: "coppice-keeper", Call: unix.SYS_LANDLOCK_CREATE_RULESET, K: 1}, unix.ENOSYS},
 }
 
-// TestFallback_IsDecidedOnceForAHome has the call that puts up a protection fail: with a home
-// that knows nothing, and with one that knows that the host gives the protection.
+// TestFallback_IsDecidedOnceForAHome makes the call that sets up a protection fail: for a home without findings, which
+// falls back, and for a home that had the protection before, which refuses the start.
 func TestFallback_IsDecidedOnceForAHome(t *testing.T) {
 	t.Parallel()
 	c, calm := undisturbed(t)
 	for _, f := range fallbacks {
 		given, ok := about(calm.Enforced.Found, f.protection)
 		if !ok || given.Lacks != "" || given.Kernel == "" {
-			t.Logf("%s: the host does not give it: %+v", f.protection, given)
+			t.Logf("%s: the host lacks it: %+v", f.protection, given)
 			continue
 		}
 		r, err := boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: c, Step: f.step, Errno: f.errno})
 		lacks, _ := about(r.Enforced.Found, f.protection)
 		if err != nil || r.Err != nil || r.Failed == "" || r.Enforced.State(f.protection) == plan.On || lacks.Lacks == "" ||
 			lacks.On != given.On {
-			t.Errorf("%s: a home that knows nothing: %+v, %v", f.protection, r, err)
+			t.Errorf("%s: a home without findings: %+v, %v", f.protection, r, err)
 		}
 		knows := c
 		knows.Known = calm.Enforced.Found
 		r, err = boxtest.Disturb(t.Context(), boxtest.Disturbance{Config: knows, Step: f.step, Errno: f.errno})
 		if err != nil || r.Err == nil || r.Err.Kind != string(fault.Unsupported) || r.Err.Hint == "" {
-			t.Errorf("%s: a home that had it: %+v, %v", f.protection, r, err)
+			t.Errorf("%s: a home that had the protection: %+v, %v", f.protection, r, err)
 		}
 	}
 }
 
-// TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack starts boxes on a host that can
-// shift ids, for homes that found with this kernel, or with another, that it cannot.
+// TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack starts boxes on a host that can shift ids, for homes that
+// recorded, with this kernel or with another, that it cannot. Only the same kernel is not tried again.
 func TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack(t *testing.T) {
 	t.Parallel()
 	c, calm := undisturbed(t)
@@ -72,12 +72,12 @@ func TestFallback_TriesNothingThatTheHomeKnowsTheHostToLack(t *testing.T) {
 			t.Errorf("found with Linux %s: %+v, %v", tt.kernel, r, err)
 		}
 		if want := tt.state == plan.On; tried != want || tried && found != given {
-			t.Errorf("found with Linux %s: now it found %+v, %v", tt.kernel, found, tried)
+			t.Errorf("found with Linux %s: the new finding is %+v, %v", tt.kernel, found, tried)
 		}
 	}
 }
 
-// undisturbed starts a box, and returns it with the result of the start.
+// undisturbed starts a box without a failing call, and returns its configuration with the result of the start.
 func undisturbed(t *testing.T) (plan.Config, boxtest.Disturbed) {
 	t.Helper()
 	if looptest.Race {

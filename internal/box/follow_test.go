@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestBox_ClosesDescriptorOnExit exists because a daemon starts and stops thousands of
-// sandboxes while it runs.
+// TestBox_ClosesDescriptorOnExit guards against a leak: a daemon starts and stops thousands of sandboxes.
 func TestBox_ClosesDescriptorOnExit(t *testing.T) {
 	t.Parallel()
 	fd := -1
@@ -30,12 +29,12 @@ func TestBox_ClosesDescriptorOnExit(t *testing.T) {
 	<-b.Gone()
 	b.watch.Wait()
 	if _, err := b.pidfd.Stat(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the descriptor is open still: %v", err)
+		t.Errorf("the descriptor is still open: %v", err)
 	}
 	if err := b.kill(); err != nil {
-		t.Errorf("kill it again: %v", err)
+		t.Errorf("kill of an ended box: %v", err)
 	}
 	if err := b.Close(); err != nil {
-		t.Errorf("close it: %v", err)
+		t.Errorf("close of an ended box: %v", err)
 	}
 }

@@ -38,11 +38,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// outside is a server on an address of this host that is not its loopback, which
-// answers every connection with a line and closes it.
+// outside is a server on an address of this host other than loopback. It answers every connection with a line and
+// closes it.
 func outside(t *testing.T) netip.AddrPort {
 	t.Helper()
-	// No packet is sent: the kernel tells from which address it would send.
+	// No packet is sent. The kernel only selects the source address.
 	c, err := net.Dial("udp", "192.0.2.1:9")
 	if err != nil {
 		t.Skip("needs a network: this host has no address but loopback's")
@@ -68,7 +68,7 @@ func outside(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// told waits until the journal of b has an event that fits, and returns it.
+// told waits until the journal of b has an event that matches fits, and returns all events.
 func told(t *testing.T, b *boxtest.Box, fits func(wire.NetEvent) bool) []wire.NetEvent {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -80,15 +80,15 @@ func told(t *testing.T, b *boxtest.Box, fits func(wire.NetEvent) bool) []wire.Ne
 			return evs
 		}
 		if time.Now().After(end) {
-			t.Fatalf("no such event in %+v", evs)
+			t.Fatalf("no matching event in %+v", evs)
 		}
 	}
 }
 
 const connect = `exec 3<>/dev/tcp/%s/%d && cat <&3`
 
-// reach connects from inside of b and gives what is answered. A connection that was
-// begun while an interface went away waits for minutes.
+// reach connects from inside b and returns the answer. The timeout matters: a connection that began while an interface
+// went away waits for minutes.
 func reach(t *testing.T, b *boxtest.Box, at netip.AddrPort) (string, bool) {
 	t.Helper()
 	r := b.Do(t,
@@ -96,8 +96,8 @@ func reach(t *testing.T, b *boxtest.Box, at netip.AddrPort) (string, bool) {
 	return r.Stdout, r.Exit.Code == 0
 }
 
-// TestGate reaches through a box's gate what its policy allows, and nothing else, while
-// the policy changes.
+// TestGate checks that a box reaches through its gate what its policy allows, and nothing else, while the policy
+// changes.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
@@ -110,7 +110,7 @@ func TestGate(t *testing.T) {
 			e.Policy == b.Config.Phases[0].Digest
 	}
 	if got, ok := reach(t, b, at); ok {
-		t.Errorf("a policy that allows nothing: %q", got)
+		t.Errorf("connected without an allow rule: %q", got)
 	}
 	told(t, b, denied)
 
@@ -119,7 +119,7 @@ func TestGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, ok := reach(t, b, at); !ok || got != "from outside\n" {
-		t.Errorf("what the policy allows: %q", got)
+		t.Errorf("an allowed destination: %q", got)
 	}
 	told(t, b, func(e wire.NetEvent) bool {
 		return e.Kind == wire.NetEnd && e.In == 13 && e.Port == int(at.Port()) && e.Policy == wide.Digest &&
@@ -129,7 +129,7 @@ func TestGate(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 
-	// A grant ends by itself, and cuts what it allowed.
+	// A grant expires on time, and its connections are cut.
 	soon := wide
 	soon.Until = time.Now().Add(500 * time.Millisecond)
 	if err := b.SetPolicy(t.Context(), []plan.Phase{soon, b.Config.Phases[0]}); err != nil {
@@ -140,7 +140,7 @@ func TestGate(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("the grant does not end")
+			t.Fatal("the grant does not expire")
 		}
 	}
 	if time.Now().Before(soon.Until) {
@@ -151,14 +151,14 @@ func TestGate(t *testing.T) {
 	forged := wide
 	forged.Digest = b.Config.Phases[0].Digest
 	if err := b.SetPolicy(t.Context(), []plan.Phase{forged}); !fault.Is(err, fault.Corrupt) {
-		t.Errorf("a policy that is not what its digest says: %v", err)
+		t.Errorf("a policy that does not match its digest: %v", err)
 	}
 	if _, ok := reach(t, b, at); ok {
-		t.Error("a policy that was refused is in force")
+		t.Error("a refused policy is in force")
 	}
 }
 
-// TestGateNames looks up names from inside.
+// TestGateNames resolves names from inside.
 func TestGateNames(t *testing.T) {
 	t.Parallel()
 	b := (boxtest.Tier{Config: supervised}).Start(t)
@@ -191,19 +191,19 @@ func TestGateExit_LeavesBoxOffline(t *testing.T) {
 	for _, line := range []string{"CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000",
 		"CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
 		if !strings.Contains(string(status), line) {
-			t.Errorf("the gate has not %q: %s", line, status)
+			t.Errorf("the status of the gate lacks %q: %s", line, status)
 		}
 	}
 	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", gate))
 	if err != nil || !regexp.MustCompile(`Max data size +1073741824 +1073741824 `).Match(limits) {
-		t.Errorf("the gate's memory is not bounded: %v %s", err, limits)
+		t.Errorf("the gate's memory is not limited: %v %s", err, limits)
 	}
 	if err := syscall.Kill(gate, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	told(t, b, func(e wire.NetEvent) bool { return strings.Contains(e.Reason, "the gate has exited") })
 	if got, ok := reach(t, b, at); ok {
-		t.Errorf("without a gate: %q", got)
+		t.Errorf("connected without a gate: %q", got)
 	}
 	if _, err := b.Net(t.Context()); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("%v", err)
@@ -231,7 +231,7 @@ func TestGate_EndsWithMonitor(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("the gate lives on")
+			t.Fatal("the gate did not exit")
 		}
 	}
 }
@@ -242,7 +242,7 @@ func gateOf(t *testing.T, b *boxtest.Box) int {
 	return startedBy(t, b, control.Argv0)
 }
 
-// startedBy finds the process that the keeper of a box has started under a name.
+// startedBy finds the process that the keeper of a box started with that argv[0].
 func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
 	t.Helper()
 	s, err := b.Status(t.Context())
@@ -263,7 +263,7 @@ func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
 		if err != nil || !child.Match(stat) {
 			continue
 		}
-		// Not by its name in stat, which may still be that of its file: see package process.
+		// The name in stat may still be that of the file, see package process.
 		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && bytes.HasPrefix(args, []byte(argv0+"\x00")) {
 			return pid
@@ -273,8 +273,8 @@ func startedBy(t *testing.T, b *boxtest.Box, argv0 string) int {
 	return 0
 }
 
-// TestGate_DeniesWithoutJournal makes the gate's journal unwritable: no connection passes
-// until it can be written again.
+// TestGate_DeniesWithoutJournal makes the gate's journal unwritable. No connection may pass until the journal can be
+// written again.
 func TestGate_DeniesWithoutJournal(t *testing.T) {
 	t.Parallel()
 	at := outside(t)
@@ -291,13 +291,13 @@ func TestGate_DeniesWithoutJournal(t *testing.T) {
 	if err := os.Mkdir(file, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	reach(t, b, at) // this one is under way when the gate finds out
+	reach(t, b, at) // this connection is in progress when the gate notices
 	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, ok := reach(t, b, at); !ok {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("without a journal, connections pass")
+			t.Fatal("connections pass without a journal")
 		}
 	}
 	if n, err := b.Net(t.Context()); err != nil || n.EventsLost == 0 {
@@ -315,7 +315,7 @@ func TestGate_DeniesWithoutJournal(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("the journal is there, and nothing passes")
+			t.Fatal("no connection passes although the journal can be written")
 		}
 	}
 }
@@ -323,7 +323,7 @@ func TestGate_DeniesWithoutJournal(t *testing.T) {
 // inspectAlone is set in the environment of TestGate_InspectsRequests in its separate mount namespace.
 const inspectAlone = "COPPICE_TEST_INSPECT"
 
-// overlay lays text over a file of the host, in the mount namespace of this process.
+// overlay mounts text over a file of the host, in the mount namespace of this process.
 func overlay(t *testing.T, file, text string) {
 	t.Helper()
 	ours := filepath.Join(t.TempDir(), "file")
@@ -336,8 +336,8 @@ func overlay(t *testing.T, file, text string) {
 	t.Cleanup(func() { _ = syscall.Unmount(file, syscall.MNT_DETACH) })
 }
 
-// website is a server with TLS for a name that this process's host knows, certified by
-// who this process's host trusts.
+// website is a TLS server for a name. It mounts files over those of the host, in this mount namespace, so that the host
+// resolves the name and trusts the certificate.
 func website(t *testing.T, name string) (at netip.AddrPort) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -376,12 +376,12 @@ func website(t *testing.T, name string) (at netip.AddrPort) {
 			return at
 		}
 	}
-	t.Skip("needs authorities: this host has no store of those that it trusts")
+	t.Skip("needs authorities: this host has no trust store")
 	return at
 }
 
-// TestGate_InspectsRequests lets the gate inspect requests, with clients inside that trust its
-// authority. It runs in a separate mount namespace, in which the host knows another name and authority.
+// TestGate_InspectsRequests lets the gate inspect requests of clients inside that trust its authority. It runs in a
+// separate mount namespace, in which the host knows an additional name and authority.
 func TestGate_InspectsRequests(t *testing.T) {
 	if os.Getenv(inspectAlone) == "" {
 		t.Parallel()
@@ -438,7 +438,7 @@ network:
 		return e.Kind == wire.NetAnswer && e.Method == "GET" && e.Path == "/items/1" && e.Status == 200 && e.In > 0
 	})
 
-	// What programs trust has the gate's certificate, in no history.
+	// The trust stores of programs contain the gate's certificate, and no layer of the history does.
 	r := b.Sh(t, `cat $SSL_CERT_FILE | grep -c BEGIN; tail -n +1 $NODE_EXTRA_CA_CERTS; env | grep -c =/run/coppice-ca/`)
 	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
 	if len(lines) < 5 || lines[1] != "-----BEGIN CERTIFICATE-----" || lines[len(lines)-1] != "7" {
@@ -470,7 +470,7 @@ cd /tmp && java C.java `+url+`/items/4`)
 		}
 	})
 
-	// A policy that had no need of it cannot come to need it.
+	// A box whose policy needed no certificate at the start cannot get a policy that needs one.
 	b = (boxtest.Tier{Config: supervised}).Start(t)
 	if r := b.Sh(t, `echo $SSL_CERT_FILE; ls -d /run/coppice-ca`); r.Stdout != "\n" {
 		t.Errorf("%+v", r)
@@ -481,8 +481,8 @@ cd /tmp && java C.java `+url+`/items/4`)
 	}
 }
 
-// TestTrustStores_FollowNoPlantedLinks plants links and a FIFO in the places of the trust
-// stores: they stay as they are, and nothing that they lead to gets into the gate's bundle.
+// TestTrustStores_FollowNoPlantedLinks plants links and a FIFO at the paths of the trust stores. They must stay as they
+// are, and nothing that they point to may get into the gate's bundle.
 func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 	t.Parallel()
 	rules := "version: 1\nnetwork: {allow: [{host: a.example, methods: [GET]}]}"
@@ -490,12 +490,12 @@ func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)}
 		etc := c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays,
 			func(o rootspec.Overlay) bool { return o.Target == "/etc" })].Upper
-		for i, store := range slices.Concat(plan.TrustStores, plan.JavaStores[:2]) { // those in /etc
+		for i, store := range slices.Concat(plan.TrustStores, plan.JavaStores[:2]) { // the stores in /etc
 			at := filepath.Join(etc, strings.TrimPrefix(store, "/etc"))
 			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			to := fmt.Sprintf("/proc/self/fd/%d/etc/passwd", 3+i) // the host's root among them
+			to := fmt.Sprintf("/proc/self/fd/%d/etc/passwd", 3+i) // one of these descriptors is the host's root
 			switch i {
 			case 4:
 				to = "/proc/self/exe"
@@ -516,8 +516,8 @@ func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 	}
 }
 
-// TestJavaStores_TrustGateAuthority checks that the trust stores of JDKs get the gate's
-// authority, or that a warning names the store that does not.
+// TestJavaStores_TrustGateAuthority checks that the trust stores of JDKs get the gate's authority, and that a warning
+// names each store that does not.
 func TestJavaStores_TrustGateAuthority(t *testing.T) {
 	t.Parallel()
 	body := "\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
@@ -541,7 +541,7 @@ func TestJavaStores_TrustGateAuthority(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// as if of the host
+		// like a mount of a host directory
 		c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(upper, "local/jks"), To: "/usr/local/mount"}}
 		away := filepath.Join(upper, "local/away/lib")
 		if err := os.MkdirAll(away, 0o755); err != nil {

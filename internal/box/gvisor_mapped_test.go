@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestGvisorSuspects maps a file to be written, which the host sees in gVisor's own
-// processes alone.
+// TestGvisorSuspects maps a file for writing. On the host only gVisor's own processes show the mapping.
 func TestGvisorSuspects(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
@@ -39,10 +38,10 @@ for line in sys.stdin:
     print("mapped", flush=True)
 `)
 	if suspects() {
-		t.Error("files are suspected that nobody has mapped")
+		t.Error("files are suspected although none is mapped")
 	}
 	c.say("map", "mapped")
 	if !suspects() {
-		t.Error("a file that is mapped to be written is not suspected")
+		t.Error("a file that is mapped for writing is not suspected")
 	}
 }

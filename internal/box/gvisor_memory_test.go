@@ -64,21 +64,21 @@ func saveTo(ctx context.Context, f *box.Frozen, dir string) (init *os.File, err 
 	return f.Save(ctx, dir, facts)
 }
 
-// copyOf starts a box that is resumed from an image, over the same files.
+// copyOf starts a box that is resumed from an image, on top of the same files.
 func copyOf(t *testing.T, b *boxtest.Box, image, name string, change ...func(*plan.Config)) *boxtest.Box {
 	t.Helper()
 	return gvisorTier.Start(t, append(change, func(c *plan.Config) {
 		c.Image, c.Name, c.ID = image, name, name
 		c.Spec.Skeleton = b.Config.Spec.Skeleton
-		for i := range c.Spec.Overlays { // what was written is a layer of both
+		for i := range c.Spec.Overlays { // the files that b wrote are a layer of the copy
 			o := &c.Spec.Overlays[i]
 			o.Lowers = append([]string{b.Config.Spec.Overlays[i].Upper}, o.Lowers...)
 		}
 	})...)
 }
 
-// TestGvisorResumes takes an image of a box with a command that waits for its input, and
-// gives both it and the copy of it something to say.
+// TestGvisorResumes takes an image of a box with a command that waits for input, and sends input to the command and to
+// its copy.
 func TestGvisorResumes(t *testing.T) {
 	t.Parallel()
 	b := gvisorTier.Start(t)
@@ -109,10 +109,10 @@ func TestGvisorResumes(t *testing.T) {
 	}
 	const ids = "cat /etc/machine-id /proc/sys/kernel/random/boot_id"
 	if r := c.Sh(t, ids); r.Stdout != strings.Repeat("07", 16)+"\n07070707-0707-4707-8707-070707070707\n" {
-		t.Errorf("the copy's identity: %+v", r)
+		t.Errorf("identity of the copy: %+v", r)
 	}
 	if r := b.Sh(t, ids); strings.Contains(r.Stdout, "0707") || len(r.Stdout) != 33+37 {
-		t.Errorf("the identity of what it is a copy of: %+v", r)
+		t.Errorf("identity of the original: %+v", r)
 	}
 	z := reattached(t, c, "counter")
 	boxtest.Send(t, z, wire.FrameStdin, []byte("again\n"))
@@ -123,8 +123,8 @@ func TestGvisorResumes(t *testing.T) {
 	boxtest.WaitOutput(t, s, "3 three test\n")
 }
 
-// TestGvisorResumesWithinLimits takes an image of a command that does not end, and resumes it where a command
-// may take a second.
+// TestGvisorResumesWithinLimits takes an image of a command that never ends, and resumes it with a time limit of one
+// second for commands.
 func TestGvisorResumesWithinLimits(t *testing.T) {
 	t.Parallel()
 	b := gvisorTier.Start(t)
@@ -154,7 +154,7 @@ func reattached(t *testing.T, c *boxtest.Box, id string) *box.Session {
 	return z
 }
 
-// TestGvisorImageOfOther refuses an image that is none.
+// TestGvisorImageOfOther checks that files that are not a memory image are refused.
 func TestGvisorImageOfOther(t *testing.T) {
 	t.Parallel()
 	c := gvisorConfig(t)
@@ -169,7 +169,7 @@ func TestGvisorImageOfOther(t *testing.T) {
 	b, _, err := box.Start(ctx, programtest.Programs(), c)
 	if err == nil {
 		_ = b.Stop(ctx, 0)
-		t.Fatal("it has started")
+		t.Fatal("the box started")
 	}
 	if !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "--files-only") {
 		t.Errorf("%v, hint %q", err, fault.HintOf(err))

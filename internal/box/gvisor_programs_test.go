@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// begun returns the first program with a command line, for which it waits.
+// begun waits for a program with that command line and returns it.
 func begun(t *testing.T, b *boxtest.Box, line string) wire.StartedProgram {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -34,8 +34,8 @@ func begun(t *testing.T, b *boxtest.Box, line string) wire.StartedProgram {
 	}
 }
 
-// TestGvisorRecordsProgramsOfACopy has a command start programs, below a process of its own,
-// before an image is taken of it and in the copy.
+// TestGvisorRecordsProgramsOfACopy has a command start programs from a child process, before an image is taken and in
+// the copy.
 func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	t.Parallel()
 	trace := func(c *plan.Config) { c.Trace = true }
@@ -84,8 +84,7 @@ func TestGvisorRecordsProgramsOfACopy(t *testing.T) {
 	}
 }
 
-// TestGvisorRecordsProgramsPastAHostileParent has a command start programs in ways that hide their exits from
-// init.
+// TestGvisorRecordsProgramsPastAHostileParent has a command start programs in ways that hide their exits from init.
 func TestGvisorRecordsProgramsPastAHostileParent(t *testing.T) {
 	t.Parallel()
 	b := gvisorTier.Start(t, func(c *plan.Config) { c.Trace = true })
@@ -145,12 +144,12 @@ os.waitpid(p, 0)
 			(end == nil || end.Unknown || end.Code != code || e.Began.Exec != r.Started.Exec) {
 			t.Errorf("%+v, end %+v", e.Began, end)
 		}
-		// another thread could have another file there by now
+		// Another thread could have replaced the file by now.
 		if line == "by-shared" && !strings.HasPrefix(e.Began.Exe, "/dev/fd/") {
 			t.Errorf("%+v", e.Began)
 		}
 		if line == "in-vain" {
-			t.Errorf("it did not start: %+v", e.Began)
+			t.Errorf("recorded a program that did not start: %+v", e.Began)
 		}
 		delete(want, line)
 	}
@@ -159,7 +158,7 @@ os.waitpid(p, 0)
 	}
 }
 
-// What the record of programs costs in tier gvisor.
+// BenchmarkGvisorExecRecorded measures what recording programs costs a command in tier gvisor.
 func BenchmarkGvisorExecRecorded(b *testing.B) { execRecorded(b, gvisorTier) }
 
 func BenchmarkGvisorPrograms(b *testing.B) { programsRecorded(b, gvisorTier) }

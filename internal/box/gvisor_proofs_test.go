@@ -20,26 +20,25 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// proof is a program with state in memory, of which an image is taken in the middle.
+// proof is a program with state in memory. An image is taken while it runs.
 type proof struct {
 	name  string
 	needs []string // programs of the host
-	// begin brings the program to the moment that the image is taken in.
+	// begin brings the program to the state in which the image is taken.
 	begin func(t *testing.T, b *boxtest.Box)
-	// damage is done afterwards, to what the image was taken of.
+	// damage changes the state of the original after the image was taken.
 	damage func(t *testing.T, b *boxtest.Box)
-	// goesOn checks that copy number n continues where the image was taken. The copies must be independent
-	// of each other.
+	// goesOn checks that copy n continues from the image. The copies must be independent of each other.
 	goesOn func(t *testing.T, b *boxtest.Box, n int)
 }
 
-// talk is a command that answers each line of input.
+// talk is a session with a command that answers each line of input.
 type talk struct {
 	s *box.Session
 	t *testing.T
 }
 
-// listen starts a command, and waits until it is ready.
+// listen starts a command and waits for the output ready.
 func listen(t *testing.T, b *boxtest.Box, ready string, cmd ...string) talk {
 	t.Helper()
 	s := b.Open(t, wire.ExecRequest{ID: "program", Cmd: cmd, Stdin: true, Keep: true, Dir: "/srv"})
@@ -48,7 +47,7 @@ func listen(t *testing.T, b *boxtest.Box, ready string, cmd ...string) talk {
 	return talk{s, t}
 }
 
-// resumed talks with the command of a copy.
+// resumed returns a talk with the command of a copy.
 func resumed(t *testing.T, b *boxtest.Box) talk {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -70,7 +69,7 @@ func (c talk) say(line, want string) {
 	boxtest.WaitOutput(c.t, c.s, want)
 }
 
-// want runs a script that has to print something.
+// want runs a script, which must print out.
 func want(t *testing.T, b *boxtest.Box, script, out string) {
 	t.Helper()
 	if r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", script}, Dir: "/srv"}); r.Exit.Code != 0 ||
@@ -132,7 +131,7 @@ setInterval(() => { changes++; }, 10);
 	fetch = `/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("http://127.0.0.1:3000/").read().decode())'`
 )
 
-// proofs are the programs of agents and developers.
+// proofs are programs that agents and developers use.
 var proofs = []proof{
 	{
 		name: "a Python session with 500 MB", needs: []string{"/usr/bin/python3"},
@@ -232,10 +231,10 @@ func atWork(t testing.TB) plan.Config {
 	return c
 }
 
-// moment is one of a box: its memory, and what it had written by then.
+// moment is a state of a box: its memory image, and the files that it had written by then.
 type moment struct {
 	image  string
-	layers []string // by overlay
+	layers []string // copies of the upper layers, by overlay
 }
 
 func take(t *testing.T, b *boxtest.Box) (m moment) {
@@ -270,7 +269,7 @@ func take(t *testing.T, b *boxtest.Box) (m moment) {
 	return m
 }
 
-// at starts a box at a moment.
+// at starts a box from a moment.
 func (m moment) at(t *testing.T, name string) *boxtest.Box {
 	t.Helper()
 	return boxtest.Tier{Name: plan.TierGvisor, Config: atWork}.Start(t, func(c *plan.Config) {
@@ -282,8 +281,8 @@ func (m moment) at(t *testing.T, name string) *boxtest.Box {
 	})
 }
 
-// TestGvisorProofs takes an image of programs at work, damages them, goes back, and forks
-// them four ways.
+// TestGvisorProofs takes an image of each running program, damages the program, rewinds to the image, and forks the
+// image four times.
 func TestGvisorProofs(t *testing.T) {
 	for _, p := range proofs {
 		t.Run(p.name, func(t *testing.T) {
@@ -315,7 +314,7 @@ func TestGvisorProofs(t *testing.T) {
 			for i, r := range random {
 				for _, s := range random[:i] {
 					if r == s {
-						t.Errorf("two copies have drawn %q", r)
+						t.Errorf("two copies drew the same random bytes: %q", r)
 					}
 				}
 			}
@@ -323,8 +322,7 @@ func TestGvisorProofs(t *testing.T) {
 	}
 }
 
-// forked makes fork n of an image, sees the program go on in it, and gives what is drawn
-// there.
+// forked creates fork n of an image, checks that the program continues in it, and returns random bytes from it.
 func (p proof) forked(t *testing.T, m moment, n int) (random string) {
 	c := m.at(t, fmt.Sprint("fork", n))
 	if steps, err := c.Rekey(t.Context(), box.Rekey{Seed: []byte(fmt.Sprintf("%032d", n))}); err != nil {

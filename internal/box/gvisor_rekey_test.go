@@ -19,8 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay has root inside plant files and named
-// pipes where init looked for its own, and put others in the place of those it wrote.
+// TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay plants, as root inside, files and named pipes at paths where init
+// looked for its own files, and replaces files that init wrote.
 func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]struct{ before, between string }{
@@ -33,11 +33,11 @@ func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := gvisorTier.Start(t)
-			b.Sh(t, script.before) // as far as it may
+			b.Sh(t, script.before) // as far as it succeeds
 			c := copyOf(t, b, save(t, b), "fork")
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
-			for _, seed := range []byte{7, 8} { // the second time, files of the first are laid
+			for _, seed := range []byte{7, 8} { // the second time, the files of the first are already mounted
 				steps, err := c.Rekey(ctx, box.Rekey{Seed: bytes.Repeat([]byte{seed}, 32)})
 				if err != nil {
 					t.Fatalf("%v, after %+v", err, steps)
@@ -51,13 +51,13 @@ func TestGvisorRekey_IgnoresWhatTheSandboxPutsInItsWay(t *testing.T) {
 			}
 			r := c.Sh(t, "cat /etc/machine-id /proc/sys/kernel/random/boot_id")
 			if r.Stdout != strings.Repeat("08", 16)+"\n08080808-0808-4808-8808-080808080808\n" {
-				t.Errorf("the copy's identity: %+v", r)
+				t.Errorf("identity of the copy: %+v", r)
 			}
 		})
 	}
 }
 
-// withAuthorities has rules about requests, and a base with a store of authorities.
+// withAuthorities adds rules about requests, and trust stores of the base.
 func withAuthorities(t *testing.T) func(*plan.Config) {
 	return func(c *plan.Config) {
 		c.Phases = []plan.Phase{
@@ -99,7 +99,7 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 		t.Error(err)
 	}
 	if strings.Contains(r.Stdout, "SECRET") {
-		t.Error("something else than a certificate was copied")
+		t.Error("something other than a certificate was copied")
 	}
 	const java = "base64 -w0 /etc/ssl/certs/java/cacerts"
 	ours, err := base64.StdEncoding.DecodeString(b.Sh(t, java).Stdout)
@@ -119,11 +119,11 @@ func TestGvisorTrust_StartsWhereThereAreAuthorities(t *testing.T) {
 	theirs := string(pem.EncodeToMemory(ca))
 	r = c.Sh(t, "cat "+plan.TrustStores[0]+" "+plan.TrustBundle+" "+plan.TrustCA)
 	if strings.Contains(r.Stdout, theirs) || strings.Count(r.Stdout, "BEGIN") < 5 {
-		t.Errorf("a copy trusts the gate of what it is a copy of: %+v", r)
+		t.Errorf("a copy trusts the gate of the original: %+v", r)
 	}
 	its, _ := pem.Decode([]byte(c.Sh(t, "cat "+plan.TrustCA).Stdout))
 	store, err := base64.StdEncoding.DecodeString(c.Sh(t, java).Stdout)
 	if err != nil || its == nil || !bytes.Contains(store, its.Bytes) || bytes.Contains(store, ca.Bytes) {
-		t.Errorf("Java of a copy trusts another gate than its own: %q, %v", store, err)
+		t.Errorf("Java in a copy does not trust only the copy's own gate: %q, %v", store, err)
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// A sandbox's own kernel is started in a root with the binary alone, so these tests are of
-// a static one: CGO_ENABLED=0. They are run apart from the race detector, which needs cgo,
-// and whose memory gVisor could not lay its own into.
+// The sandbox's kernel starts in a root that contains only its binary, so these tests need a static one: CGO_ENABLED=0.
+// They do not run under the race detector, which needs cgo and uses memory that gVisor must map itself.
 
 func TestGvisor(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierGvisor, Config: gvisorConfig})

@@ -13,7 +13,7 @@ import (
 
 func TestShiftedIDs(t *testing.T) {
 	if !caller().Root {
-		t.Skip("needs real-root: only it shifts ids")
+		t.Skip("needs real-root: only root can shift ids")
 	}
 	b := tier.Start(t)
 	if b.Enforced.State("user") != plan.On {

@@ -16,9 +16,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// A process of a sandbox can take hold of the program of init, and change what seals do not
-// protect: its mode, times, extended attributes and locks. So each sandbox has its own, where
-// the home's programs are in memory.
+// TestStart_SharesNoProgramInMemory exists because a process of a sandbox can open the program of init, and change what
+// seals do not protect: its mode, times, extended attributes and locks. So each sandbox gets its own copy if the home's
+// programs are in memory.
 func TestStart_SharesNoProgramInMemory(t *testing.T) {
 	t.Parallel()
 	if !caller().Root {

@@ -48,7 +48,7 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	}
 }
 
-// dirIsHeld reports whether a keeper has a run directory, or is about to.
+// dirIsHeld reports whether a keeper holds a run directory or is about to.
 func dirIsHeld(dir string) (bool, error) {
 	f, err := os.Open(filepath.Join(dir, protocol.LockName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,7 @@ func dirIsHeld(dir string) (bool, error) {
 	return false, fault.Wrap(err, "inspect the lock of %s", dir)
 }
 
-// tryLock takes a lock at once, or gives EWOULDBLOCK.
+// tryLock takes a lock without waiting, or returns EWOULDBLOCK.
 func tryLock(f *os.File, how int) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {

@@ -21,8 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// connectTime is how long a listener inside may take to be connected to: it takes
-// none, unless the listener's queue is full.
+// connectTime bounds a connection to a listener inside. It takes no time unless the listener's queue is full.
 const connectTime = 5 * time.Second
 
 // Processes lists the processes of the box, without init. The processes choose their own names and arguments.
@@ -54,7 +53,7 @@ func wireProcess(p initlink.Process) wire.Process {
 	return w
 }
 
-// text replaces what is not UTF-8 in b.
+// text replaces invalid UTF-8 in b.
 func text(b []byte) string { return strings.ToValidUTF8(string(b), "\ufffd") }
 
 // SignalProcess sends a signal ("TERM") to one process of the box. It returns NotFound if the process does
@@ -70,7 +69,7 @@ func (b *Box) Ports(ctx context.Context) (wire.PortsResult, error) {
 	r := wire.PortsResult{Ports: []wire.Port{}, More: s.More}
 	for _, p := range s.Ports {
 		w := wire.Port{Port: int(p.Addr.Port()), Address: p.Addr.Addr().String(), PID: p.PID, Program: text(p.Name)}
-		if !slices.Contains(r.Ports, w) { // some share one by SO_REUSEPORT
+		if !slices.Contains(r.Ports, w) { // with SO_REUSEPORT several sockets share one
 			r.Ports = append(r.Ports, w)
 		}
 	}
@@ -78,7 +77,7 @@ func (b *Box) Ports(ctx context.Context) (wire.PortsResult, error) {
 }
 
 func (b *Box) ports(ctx context.Context, port int) (s initlink.Seen, err error) {
-	// checked by who dials, else 0
+	// DialPort has checked port; Ports passes 0.
 	return s, anotherVersion(b.call(ctx, protocol.Call{Op: protocol.OpPorts, Port: uint16(port)}, &s))
 }
 
@@ -110,8 +109,8 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	if err != nil || !s.Shared {
 		return inner, err
 	}
-	// Between init's look and the connection another process may have taken the port; then the box no longer
-	// listens on it.
+	// Another process may have taken the port between init's look and the connection; the box then no longer listens on
+	// it.
 	again, err := b.ports(limit, port)
 	if err == nil &&
 		!slices.ContainsFunc(again.Ports, func(p initlink.Port) bool { return answersFor(p, inner.RemoteAddr()) }) {
@@ -130,7 +129,7 @@ func answersFor(p initlink.Port, addr net.Addr) bool {
 	return ok && (p.Addr.Addr().IsUnspecified() || p.Addr.Addr() == to.AddrPort().Addr().Unmap())
 }
 
-// connected waits until a socket that is about to be connected is, and takes it.
+// connected waits until a connecting socket is connected, and returns it as a connection. It closes f.
 func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 	defer f.Close()
 	raw, err := f.SyscallConn()
@@ -142,7 +141,7 @@ func connected(ctx context.Context, f *os.File, port int) (net.Conn, error) {
 	defer stop()
 	state, own := 0, false
 	err = raw.Write(func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}} // a descriptor
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}} // a file descriptor
 		if n, err := unix.Poll(p, 0); err != nil || n != 1 {
 			return false
 		}

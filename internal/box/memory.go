@@ -25,7 +25,7 @@ import (
 // ImageFiles lists the names of the files of a memory image, which are in one directory.
 var ImageFiles = initlink.ImageFiles
 
-// RekeyStep is a step of giving a box a new identity. Err says why it failed.
+// RekeyStep is one step of a Rekey. Err says why the step failed.
 type RekeyStep = initlink.RekeyStep
 
 // Save writes a memory image of a frozen box into dir, which must exist and hold no image. The processes stay
@@ -101,8 +101,8 @@ func MemoryFacts(programs *program.Set) (map[string]string, error) {
 	}, nil
 }
 
-// BuildFacts returns the facts that must also be the same for an image whose init was not kept: such an image
-// is resumed with the init of the very build that took it.
+// BuildFacts returns the facts that must also match for an image whose init was not kept: such an image is resumed with
+// the init of the very build that took it.
 func BuildFacts() (map[string]string, error) {
 	build, err := buildID("/proc/self/exe")
 	if err != nil {

@@ -76,7 +76,7 @@ print(s.server_address[1], flush=True)
 s.serve_forever()
 `
 
-// one is the Engine of a single box.
+// one is an Engine with a single box.
 type one struct{ *boxtest.Box }
 
 func (o one) Identify(context.Context, string) (id, name string, err error) {
@@ -87,7 +87,7 @@ func (o one) DialPort(ctx context.Context, _ string, port int) (net.Conn, error)
 	return o.Box.DialPort(ctx, port)
 }
 
-// TestPreview opens a link to a real server in a box as a browser would.
+// TestPreview opens a link to a real server in a box, as a browser would.
 func TestPreview(t *testing.T) {
 	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
 		t.Skip("needs python3: it serves")
@@ -161,7 +161,7 @@ func events(t *testing.T, browser *http.Client, u url.URL) {
 			t.Errorf("%q, want %q", lines.Text(), want)
 		}
 		n++
-		// The next one is sent when this one has come.
+		// The server sends the next event when this one has arrived.
 		res, err := browser.Get(u.String())
 		if err != nil {
 			t.Fatal(err)

@@ -85,7 +85,7 @@ func readLeft(runDir string, secret []byte) (p protocol.ProgramsReply, err error
 	return p, err
 }
 
-// eventsOf returns the events of an answer as people read them.
+// eventsOf converts the events of an answer to wire events.
 func eventsOf(p protocol.ProgramsReply) wire.ProgramEvents {
 	out := wire.ProgramEvents{Events: make([]wire.ProgramEvent, len(p.Events)), Next: p.Next, Dropped: p.Dropped}
 	for i, e := range p.Events {

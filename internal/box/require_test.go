@@ -47,22 +47,22 @@ func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	}
 	c := tier.Config(t)
 	c.Access.ReadOnly = nil
-	c.User = "nobody-of-that-name" // found missing in the sandbox's own passwd, after its root is mounted
+	c.User = "nobody-of-that-name" // found missing in the sandbox's own passwd, after the root is mounted
 	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); err == nil {
-		t.Fatal("it starts")
+		t.Fatal("the box started")
 	}
 	log, err := os.ReadFile(c.RunDir + "/keeper.log")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(log, []byte("without")) {
-		t.Errorf("it tried on weaker terms: %s", log)
+		t.Errorf("the start was repeated with fewer protections: %s", log)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || bytes.Contains(mounts, []byte(c.RunDir+"/root")) {
-		t.Errorf("the root stays mounted, %v", err)
+		t.Errorf("the root is still mounted, %v", err)
 	}
 	if err := unix.Rmdir(c.RunDir + "/root"); err != nil {
-		t.Errorf("the mount point is in use: %v", err)
+		t.Errorf("the mount point is still in use: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// listenSelf listens as the daemon does, under a name of its own first.
+// listenSelf listens as the daemon does: under a temporary name first, which it then renames.
 func listenSelf(t *testing.T, dir string, answer string) net.Listener {
 	t.Helper()
 	name := filepath.Join(dir, plan.SelfName)
@@ -43,8 +43,8 @@ func listenSelf(t *testing.T, dir string, answer string) net.Listener {
 	return ln
 }
 
-// TestSelf: who listens in the run directory is reached from inside, at a name that
-// stays when another one listens, and cannot be put out of the way.
+// TestSelf checks that the inside reaches the listener in the run directory, by a name that stays valid when another
+// listener replaces it, and that the inside can neither remove nor replace the socket.
 func TestSelf(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs python3: it connects from inside")
@@ -73,7 +73,7 @@ func TestSelf(t *testing.T) {
 			}
 			first.Close()
 			if r := x.Sh(t, connect); r.Exit.Code == 0 {
-				t.Errorf("while nobody listens: %+v", r)
+				t.Errorf("connected without a listener: %+v", r)
 			}
 			listenSelf(t, dir, "second")
 			if r := x.Sh(t, connect); r.Stdout != "second\n" {

@@ -25,7 +25,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// upperOf is the directory of the host with what is above the host's own at top.
+// upperOf returns the host directory with the upper layer of the overlay at top.
 func upperOf(c *plan.Config, top string) string {
 	for _, o := range c.Spec.Overlays {
 		if o.Target == top {
@@ -35,7 +35,7 @@ func upperOf(c *plan.Config, top string) string {
 	panic("no overlay at " + top)
 }
 
-// place makes the entry of a sandbox's root at name, a path of the host.
+// place creates the entry of a sandbox's root at name, a path of the host.
 func place(t *testing.T, name string, create func(string) error) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -50,7 +50,7 @@ func linkTo(target string) func(string) error {
 	return func(name string) error { return os.Symlink(target, name) }
 }
 
-// canaries is a directory of the host that holds a secret, open to all.
+// canaries is a directory of the host with a secret that all users can read and write.
 func canaries(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "canaries")
@@ -69,14 +69,14 @@ func canaries(t *testing.T) string {
 func intact(t *testing.T, dir string) {
 	t.Helper()
 	if got, err := os.ReadFile(filepath.Join(dir, "precious")); err != nil || string(got) != "HOSTSECRET\n" {
-		t.Errorf("a file of the host holds %q: %v", got, err)
+		t.Errorf("a file of the host contains %q: %v", got, err)
 	}
 	if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
-		t.Errorf("the host has %v: %v", all, err)
+		t.Errorf("the directory of the host contains %v: %v", all, err)
 	}
 }
 
-// networked is supervised with a network, so that there is a file of resolvers.
+// networked is supervised with a network, so that there is a resolver file.
 func networked(t testing.TB) plan.Config {
 	c := supervised(t)
 	c.Phases = []plan.Phase{phase(t, time.Time{}, "web.example:443")}
@@ -187,7 +187,7 @@ func TestSetup_RefusesMountPointsThatAreLinks(t *testing.T) {
 	}
 }
 
-// inspected is supervised with a gate whose certificate the sandbox is to trust.
+// inspected is supervised with a gate whose certificate the sandbox trusts.
 func inspected(t testing.TB) plan.Config {
 	c := supervised(t)
 	c.Phases = []plan.Phase{
@@ -195,8 +195,8 @@ func inspected(t testing.TB) plan.Config {
 	return c
 }
 
-// TestSetup_OpensNoDecoy has links to a decoy where a start reads files of the sandbox: the
-// opening would be taken for the sandbox's, and stop it.
+// TestSetup_OpensNoDecoy places links to a honeytoken where a start reads files of the sandbox. Opening it would count
+// as an access by the sandbox, and stop it.
 func TestSetup_OpensNoDecoy(t *testing.T) {
 	t.Parallel()
 	const at = "/home/decoy_key"
@@ -219,14 +219,14 @@ func TestSetup_OpensNoDecoy(t *testing.T) {
 			<-b.Gone()
 			evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetDecoy}})
 			if err != nil || len(evs) != 1 || evs[0].Count > 1 {
-				t.Errorf("%+v, %v: want the one opening of the command", evs, err)
+				t.Errorf("%+v, %v: want one event, for the command", evs, err)
 			}
 		})
 	}
 }
 
-// TestSetup_LooksForJavaWithinBounds has names that all lead to one store of Java's, more than a
-// start can open in its time.
+// TestSetup_LooksForJavaWithinBounds creates many names for one trust store of Java, more than a start can open in
+// time.
 func TestSetup_LooksForJavaWithinBounds(t *testing.T) {
 	t.Parallel()
 	b := (boxtest.Tier{Config: inspected}).Start(t, func(c *plan.Config) {
@@ -240,7 +240,7 @@ func TestSetup_LooksForJavaWithinBounds(t *testing.T) {
 		place(t, o.Upper+"/one/lib/security/cacerts",
 			func(name string) error { return os.WriteFile(name, []byte("no store"), 0o644) })
 		place(t, o.Upper+"/l/0", linkTo("/opt/one"))
-		for i := range 35 { // as many as are followed, each as long as it can be
+		for i := range 35 { // as many links as are followed, each as long as possible
 			place(t, fmt.Sprintf("%s/l/%d", o.Upper, i+1), linkTo(strings.Repeat("./", 2030)+strconv.Itoa(i)))
 		}
 		for i := range 256 {

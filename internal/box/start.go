@@ -24,8 +24,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// prepare completes c by its defaults and takes the lock of its run directory, in which no box
-// lives. The caller closes the lock.
+// prepare completes c with defaults and takes the lock of its run directory, in which no box runs. The caller closes
+// the lock.
 func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
 	c.Version = plan.Version
 	if c.Tier == "" {
@@ -49,12 +49,11 @@ func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
 	return lockDir(ctx, c.RunDir)
 }
 
-// helpers are the programs that a keeper is started from, and starts. The set of programs owns
-// them.
+// helpers are the programs that a keeper is started from or starts. The program.Set owns their files.
 type helpers struct {
-	init   *os.File // also the keeper's own
-	gate   *os.File // nil where the box is not gated
-	sentry *os.File // nil but in tier gvisor
+	init   *os.File // also the keeper's own program
+	gate   *os.File // nil unless the box has a gate
+	sentry *os.File // nil except in tier gvisor
 }
 
 // findHelpers finds the programs that a box needs, and sets the fields of c that depend on them.
@@ -78,13 +77,13 @@ func findHelpers(programs *program.Set, c *plan.Config) (h helpers, err error) {
 	return h, nil
 }
 
-// spawned is a keeper that starts.
+// spawned is a keeper that is starting.
 type spawned struct {
 	runDir  string
 	process *os.Process
-	pidfd   int      // -1: it belongs to the Box
-	config  *os.File // takes the plan
-	ready   *os.File // gives the outcome
+	pidfd   int      // -1 once it belongs to the Box
+	config  *os.File // receives the plan
+	ready   *os.File // returns the outcome
 }
 
 // spawn starts a keeper, which waits for its plan. The caller closes its pipes.
@@ -139,8 +138,8 @@ func (k *spawned) closePipes() {
 	k.config.Close()
 }
 
-// term ends a starting keeper and waits until it exits. On SIGTERM a keeper undoes its set-up; one that hangs
-// is killed.
+// term ends a starting keeper and waits until it exits. On SIGTERM a keeper undoes its set-up. A keeper that hangs is
+// killed.
 func (k *spawned) term() error {
 	_ = k.process.Signal(unix.SIGTERM)
 	late := time.AfterFunc(termKeeper, func() { _ = k.process.Kill() })
@@ -149,7 +148,7 @@ func (k *spawned) term() error {
 		unix.Close(k.pidfd)
 	}
 	_, err := k.process.Wait()
-	_ = cgroup.RemoveLeft(k.runDir, time.Second) // a group that stays is tried again
+	_ = cgroup.RemoveLeft(k.runDir, time.Second) // a group that remains is tried again
 	return err
 }
 
@@ -175,7 +174,7 @@ func (k *spawned) await(ctx context.Context, c plan.Config) (e plan.Enforced, er
 	if o.Err != nil {
 		return e, o.Err.Fault()
 	}
-	if ctx.Err() != nil { // the caller has gone, and would not know of the box
+	if ctx.Err() != nil { // the caller has gone and would not learn of the box
 		return e, fault.Wrap(context.Cause(ctx), "start the sandbox")
 	}
 	return o.Enforced, nil

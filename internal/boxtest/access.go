@@ -23,7 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// tree writes files, by their paths in dir.
+// tree writes files at paths in dir.
 func tree(t testing.TB, dir string, files ...string) {
 	t.Helper()
 	for _, f := range files {
@@ -37,8 +37,8 @@ func tree(t testing.TB, dir string, files ...string) {
 	}
 }
 
-// project returns a configuration that has /home/p, in a layer, with files in it, and a
-// directory of the host beside its run directory.
+// project adds /home/p with files, in a layer, to a configuration. It returns a directory of the host, beside the run
+// directory.
 func project(t testing.TB, c *plan.Config) (host string) {
 	t.Helper()
 	dir := filepath.Dir(c.RunDir)
@@ -61,7 +61,7 @@ func places(paths ...string) (out []rootspec.Place) {
 	return out
 }
 
-// changes are commands that change $1, or something else in its place. None may succeed.
+// changes is a script that tries to change $1, or to replace it. None of its attempts may succeed.
 const changes = `
 p=$1 dir=$(dirname $1) base=$(basename $1)
 tried() { echo "succeeded: $*"; }
@@ -121,8 +121,8 @@ try unshare -m true
 try unshare -Urm true
 `
 
-// succeeded returns the lines of r that report a change. In tier gvisor a mode or time that the host refuses
-// to change stays, but the call succeeds (Enforced, "attributes"): callers check them separately.
+// succeeded returns the lines of r that report a change. In tier gvisor a call that changes a mode or time succeeds
+// even if the host refuses and nothing changes (Enforced, "attributes"): callers check these attributes separately.
 func (tier Tier) succeeded(r Result) (lines []string) {
 	for l := range strings.Lines(r.Stdout) {
 		attribute := strings.HasPrefix(l, "succeeded: chmod ") || strings.HasPrefix(l, "succeeded: touch ")
@@ -149,7 +149,7 @@ var accesses = []check{
 			}
 		}
 		after := b.Sh(t, look).Stdout
-		// Directories around them have been written to.
+		// Directories above them have been written to.
 		for _, l := range strings.Split(before, "\n") {
 			if !strings.HasPrefix(l, "p ") && !strings.HasPrefix(l, "p/a/b ") && !strings.HasPrefix(l, "p/a ") &&
 				!strings.Contains(after, l) {
@@ -279,7 +279,7 @@ var accesses = []check{
 				t.Errorf("%s: %q, %v", p, got, err)
 			}
 		}
-		// Changes of the host are visible.
+		// Changes on the host are visible.
 		if err := os.WriteFile(host+"/data/later", []byte("later\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ var accesses = []check{
 		if r := b.Sh(t, "cat /home/made/here/one"); r.Stdout != "first\n" {
 			t.Errorf("%+v", r)
 		}
-		// Of all that, the layers of the root have nothing.
+		// None of it is in the layers of the root.
 		upper := filepath.Join(filepath.Dir(b.Config.RunDir), "home/upper")
 		var found []string
 		_ = filepath.WalkDir(upper, func(p string, d os.DirEntry, err error) error {
@@ -375,7 +375,7 @@ var accesses = []check{
 	}},
 }
 
-// archived is an archive with one file.
+// archived returns an archive with one file.
 func archived(t testing.TB, name string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer

@@ -1,7 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-// Package boxtest is the conformance suite of a box, as a table of tests that every tier passes. Only tests
-// import it.
+// Package boxtest is the conformance suite of a box: a table of tests that every tier must pass. Only tests import it.
 package boxtest
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// Tier makes boxes of one tier for the suite.
+// Tier creates boxes of one tier for the suite.
 type Tier struct {
 	Name string // one of plan's tiers
 	// Config returns a configuration with a fresh root and run directory, which are removed when the test
@@ -43,18 +42,18 @@ func Run(t *testing.T, tier Tier) {
 	}
 }
 
-// patience is how long a test waits before it reports a hang: longer than the slowest
-// machine needs, and shorter than the interrupted operation would take.
+// patience is how long a test waits before it reports a hang. It is longer than the slowest machine needs, and shorter
+// than the interrupted operation would take.
 const patience = 5 * time.Minute
 
 // check is one row of the suite.
 type check struct {
 	name string
-	only []string // tiers; empty: all
+	only []string // tiers; empty for all
 	run  func(t *testing.T, tier Tier)
 }
 
-// Phase returns a phase with the policy in text, that of a sandbox's owner, until a time; zero means no end.
+// Phase returns a phase with the policy in text, as of a sandbox's owner, until a time. A zero time means no end.
 func Phase(t testing.TB, until time.Time, text string) plan.Phase {
 	t.Helper()
 	d, err := policy.Parse("/test.yaml", []byte(text))
@@ -117,7 +116,7 @@ type Result struct {
 	Exit           box.Exit
 	Failed         *wire.Error
 	Dropped        int64
-	Err            error // the stream ended without a last frame
+	Err            error // the stream ended without a final frame
 }
 
 // Collect reads a stream to its end.
@@ -155,7 +154,7 @@ func Collect(s io.Reader) (r Result) {
 	}
 }
 
-// Open starts an exec; the stream is closed when the test ends.
+// Open starts an exec. The stream is closed when the test ends.
 func (b *Box) Open(t testing.TB, req wire.ExecRequest) *box.Session {
 	t.Helper()
 	s, err := b.Exec(context.Background(), req)
@@ -199,7 +198,7 @@ func WaitStarted(t testing.TB, s io.Reader) wire.Started {
 	return st
 }
 
-// WaitOutput reads output until it contains want, and returns what it has read.
+// WaitOutput reads output until it contains want, and returns the output.
 func WaitOutput(t testing.TB, s io.Reader, want string) string {
 	t.Helper()
 	var all []byte

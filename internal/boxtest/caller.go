@@ -20,19 +20,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// CallerArgv0 is the prefix of the names by which the test's binary makes system calls in a box; it must then
+// CallerArgv0 is the prefix of the argv[0] with which the test binary makes system calls in a box. The binary must then
 // call CallerMain.
 const CallerArgv0 = "refused-caller"
 
 // noFD is neither an open descriptor nor a command of bpf(2).
 const noFD = 1 << 20
 
-// callerAt is where giveCaller puts it.
+// callerAt is the path at which giveCaller installs the binary.
 const callerAt = "/usr/local/bin/" + CallerArgv0
 
-// CallerMain makes system calls that are refused, as args say, and writes their results: "all" each once;
-// "many" N times the same; "wait" as many, and then waits without end; and "free" N times one that the filter
-// examines and allows.
+// CallerMain makes system calls that are refused, as args specify, and writes their results: "all" makes each of them
+// once; "many" makes one of them N times; "wait" does the same, and then waits forever; "free" makes N calls that the
+// filter examines and allows.
 func CallerMain(args []string, out io.Writer) int {
 	switch {
 	case len(args) == 2 && args[1] == "all":
@@ -64,7 +64,7 @@ func CallerMain(args []string, out io.Writer) int {
 	return 0
 }
 
-// giveCaller puts the caller into the box.
+// giveCaller installs the caller in the box.
 func giveCaller(t testing.TB, c *plan.Config) {
 	t.Helper()
 	i := slices.IndexFunc(c.Spec.Overlays, func(o rootspec.Overlay) bool { return o.Target == "/usr" })
@@ -89,7 +89,7 @@ type refusedCall struct {
 	want unix.Errno
 }
 
-// refusedCalls returns one of each.
+// refusedCalls returns one of each call.
 func refusedCalls() (out []refusedCall) {
 	table := seccomp.RefusalsOf(seccomp.Options{Netlink: true, Report: true})
 	args := map[uint32][6]uint64{
@@ -112,7 +112,7 @@ func refusedCalls() (out []refusedCall) {
 	return out
 }
 
-// make makes it, by a thread that does nothing else meanwhile.
+// make makes the call, on a thread that does nothing else at the same time.
 func (c refusedCall) make() unix.Errno {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -46,7 +46,7 @@ var common = []check{
 		if made.Exit.Code != 0 {
 			t.Fatalf("%+v", made)
 		}
-		for _, name := range []string{"fifo", "script"} { // in gVisor the second waits for a writer
+		for _, name := range []string{"fifo", "script"} { // in gVisor execve(2) of the second waits for a writer
 			cmd := made.Stdout + "/" + name
 			if r := b.Do(t, wire.ExecRequest{Cmd: []string{cmd}}); r.Failed != nil || r.Exit.Code != 126 ||
 				r.Exit.Message == "" {
@@ -140,7 +140,7 @@ var common = []check{
 		const size = 1 << 20
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}})
 		WaitStarted(t, s)
-		time.Sleep(300 * time.Millisecond) // it is blocked, or has ended with its pipe full
+		time.Sleep(300 * time.Millisecond) // by now it is blocked, or has exited with its pipe full
 		if r := Collect(s); len(r.Stdout) != size || r.Exit.Code != 0 || r.Dropped != 0 {
 			t.Errorf("%d bytes of %d, %d dropped, exit %+v", len(r.Stdout), size, r.Dropped, r.Exit)
 		}
@@ -242,7 +242,7 @@ var common = []check{
 			r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "ls /proc/$$/fd; :"}, TTY: tty})
 			for f := range strings.FieldsSeq(r.Stdout) {
 				n := f
-				// A shell may keep its script or terminal open at 10 or 255.
+				// A shell may keep its script or terminal open as descriptor 10 or 255.
 				if n > "2" && n != "10" && n != "255" {
 					t.Errorf("tty %v: %s", tty, r.Stdout)
 				}
@@ -296,7 +296,7 @@ var common = []check{
 	}},
 }
 
-// scratch is a directory inside that can be written.
+// scratch returns a writable directory inside.
 func (b *Box) scratch() string {
 	if b.Config.Tier == plan.TierWorkspace {
 		return b.Config.Spec.Bind

@@ -14,13 +14,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// confined are the rows for tiers that confine.
+// confined are the rows for the tiers that confine.
 var confined = []check{
 	{"a process that stops all others keeps init from nothing", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo go; while :; do kill -STOP -1; done"}})
 		WaitOutput(t, s, "go")
-		for range 8 { // each may be stopped before it is executed, or after that
+		for range 8 { // each may be stopped before or after it is executed
 			r := b.Do(t, wire.ExecRequest{Cmd: []string{"true"}, TimeoutMS: 200})
 			if strings.Contains(r.Exit.Message, "was not executed within") {
 				t.Errorf("init waited for a command that was stopped: %+v", r.Exit)
@@ -46,7 +46,7 @@ var confined = []check{
 		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
 			t.Skip("needs python3: to make system calls")
 		}
-		// sigqueue to every thread of init, with si_code SI_QUEUE.
+		// sigqueue to every thread of init, with the si_code SI_QUEUE.
 		b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -69,8 +69,8 @@ for tid in list(map(int, os.listdir("/proc/1/task"))):
 		if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
 			t.Fatalf("%+v", r)
 		}
-		// A signal to the process by the number of a thread reaches that thread while it blocks signals: as
-		// it starts commands, or handles the scheduler's.
+		// A signal that is sent to the process by the number of a thread can reach that thread while it blocks signals:
+		// while it starts commands or handles a signal of the scheduler.
 		flood := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -92,7 +92,7 @@ while True:
 	{"init is closed", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		links := "/proc/1/fd/* /proc/1/ns/*"
-		if tier.Name == plan.TierGvisor { // all processes have the same namespaces, of their own kernel
+		if tier.Name == plan.TierGvisor { // all processes have the same namespaces, those of their own kernel
 			links = "/proc/1/fd/*"
 		}
 		r := b.Sh(t, `for f in mem maps environ fd/0 fd/3 exe cwd/etc root/etc; do
@@ -139,7 +139,7 @@ while True:
 		b := tier.Start(t)
 		r := b.Sh(t, "cat /proc/self/status")
 		filter := "Seccomp:\t2"
-		if tier.Name == plan.TierGvisor { // its kernel refuses calls without
+		if tier.Name == plan.TierGvisor { // its kernel refuses calls without filters
 			filter = "Seccomp:\t0"
 		}
 		for _, want := range []string{"NoNewPrivs:\t1", filter, "CapBnd:\t00000000a80405fb", "CapInh:\t0000000000000000",
@@ -204,7 +204,7 @@ while True:
 		}
 		change := func(c *plan.Config) { c.Limits.Memory = 256 << 20 }
 		if tier.Name == plan.TierGvisor && refuses(t, tier, change) {
-			return // without a control group nothing could keep to it
+			return // without a control group nothing could enforce it
 		}
 		b := tier.Start(t, change)
 		if r := b.Sh(t, "head -c 600000000 /dev/zero | tail | wc -c"); r.Stdout == "600000000\n" {

@@ -30,7 +30,7 @@ func (b *Box) decoyPaths() (out []string) {
 	return out
 }
 
-// decoyed puts decoys at paths of c, each with its own text.
+// decoyed puts honeytokens at paths of c, each with its own text.
 func decoyed(t testing.TB, c *plan.Config, paths ...string) {
 	t.Helper()
 	project(t, c)
@@ -47,7 +47,7 @@ func decoyed(t testing.TB, c *plan.Config, paths ...string) {
 	}
 }
 
-// Touched returns the reported touches of decoys, once one of them matches fits.
+// Touched returns the reported openings of honeytokens, once one of them matches fits.
 func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.NetEvent) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -69,13 +69,13 @@ func (b *Box) Touched(t testing.TB, fits func(wire.NetEvent) bool) (all []wire.N
 	return all
 }
 
-// halted reports whether a command was ended with its box for reason why, including a command that the keeper
-// did not know to have started.
+// halted reports whether a command was ended with its box for reason why, including a command of which the keeper did
+// not know that it was started.
 func halted(r Result, why string) bool {
 	return r.Failed == nil && r.Exit.Code == 137 && r.Exit.Signal == "KILL" && strings.Contains(r.Exit.Message, why)
 }
 
-// openings are commands that open the decoy $1, and end with 0 when they have.
+// openings are commands that open the honeytoken $1, and exit with 0 if they could.
 var openings = []struct{ name, sh string }{
 	{"cat", `cat "$1" >/dev/null`},
 	{"nothing is read", `: <"$1"`},
@@ -157,7 +157,7 @@ var decoys = []check{
 		if err := root.Remove(t.Context(), "/home/p/.config", true); err == nil {
 			t.Error("it was removed")
 		}
-		if r := b.Sh(t, ": </home/p/.netrc"); r.Exit.Code != 0 { // still there
+		if r := b.Sh(t, ": </home/p/.netrc"); r.Exit.Code != 0 { // it still exists
 			t.Errorf("%+v", r)
 		}
 		if evs := b.Touched(t, func(wire.NetEvent) bool { return true }); evs[0].Decoy != "/home/p/.netrc" {
@@ -197,7 +197,7 @@ var decoys = []check{
 		if r := b.Sh(t, ": <"+other); r.Exit.Code != 0 {
 			t.Fatalf("%+v", r)
 		}
-		// The kernel's queue has an order.
+		// The kernel's queue is ordered.
 		if evs := b.Touched(t, func(ev wire.NetEvent) bool { return ev.Decoy == other }); len(evs) != 1 {
 			t.Errorf("%+v", evs)
 		}
@@ -217,8 +217,7 @@ var decoys = []check{
 		for _, ev := range evs {
 			sum[ev.Decoy] += max(ev.Count, 1)
 		}
-		// Those that follow each other of one file may be one for the kernel; in tier gvisor all
-		// openings may be.
+		// The kernel may merge successive openings of the same file. In tier gvisor it may merge all openings.
 		if tier.Name == plan.TierGvisor && err == nil && sum[at] > 0 && sum["/home/p/b"] > 0 {
 			return
 		}

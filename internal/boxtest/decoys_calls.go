@@ -12,13 +12,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// calls are the system calls on the file p, in Python: done is given what was read, and an error means that
+// calls are system calls on the file p, in Python: done is called with the data that was read, and an error means that
 // the call was refused.
 var calls = []struct {
 	name  string
-	mode  uint32 // of the decoy; 0 is 0600
-	told  bool   // whether it counts as an opening
-	fails string // the error, if any
+	mode  uint32 // of the honeytoken; 0 is 0600
+	told  bool   // whether the call counts as an opening
+	fails string // the error, or ""
 	py    string
 }{
 	{"mmap", 0, true, "", `
@@ -64,7 +64,7 @@ done(os.read(f, 100))`},
 if libc.fanotify_init(0, 0) < 0: raise OSError(ctypes.get_errno(), "fanotify_init")`},
 }
 
-// callsHead is the beginning of each of them.
+// callsHead is the beginning of each script.
 const callsHead = `
 import ctypes, errno, mmap, os, struct, sys
 p = sys.argv[1]
@@ -120,7 +120,7 @@ var decoyCalls = []check{
 		if r := b.Sh(t, ": <"+last); r.Exit.Code != 0 {
 			t.Fatalf("%+v", r)
 		}
-		// The kernel's queue is ordered: a touch that has not been reported by now never will be.
+		// The kernel's queue is ordered: an opening that has not been reported by now never will be.
 		var told []string
 		for _, ev := range b.Touched(t, func(ev wire.NetEvent) bool { return ev.Decoy == last }) {
 			if !slices.Contains(told, ev.Decoy) {

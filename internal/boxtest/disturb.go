@@ -29,17 +29,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// In a disturbed start, a system call of the keeper, of init, or of a process that they start
-// is made to fail. Three processes take part: the test starts the disturber, which traces
-// (ptrace(2)) the starter, which installs a filter that stops the calls of disturbed, and
-// starts the box. The filter leaves the one listener for notifications that a process can
-// have (seccomp(2)) to the box. The disturber ends when every process of the start has ended.
+// In a disturbed start, a system call of the keeper, of init, or of a process that they start is made to fail. Three
+// processes take part. The test starts the disturber. The disturber traces (ptrace(2)) the starter. The starter
+// installs a filter that stops at the calls in disturbed, and starts the box. The filter leaves the only notification
+// listener that a process can have (seccomp(2)) to the box. The disturber exits when every process of the start has
+// exited.
 const (
 	DisturberArgv0 = "box-disturber"
 	DisturbedArgv0 = "box-disturbed"
 )
 
-// Step is a system call of a start: the K-th call of that number, from 1, of the processes with the argv[0]
+// Step is a system call of a start: the K-th call with that number, counted from 1, by the processes with the argv[0]
 // Role.
 type Step struct {
 	Role string
@@ -55,25 +55,25 @@ func (s Step) Name() string { return disturbed[s.Call] }
 // Disturbance configures a disturber.
 type Disturbance struct {
 	Config plan.Config
-	Step   Step          // Role "" disturbs nothing
-	Errno  syscall.Errno // of the step
-	Always bool          // the calls after the K-th fail too
-	Script string        // runs in the box where it starts
+	Step   Step          // disturbs nothing if Role is ""
+	Errno  syscall.Errno // error of the step
+	Always bool          // calls after the K-th fail too
+	Script string        // runs in the box if it starts
 }
 
 // Disturbed is the result of a disturbed start.
 type Disturbed struct {
 	Enforced plan.Enforced `json:",omitzero"`
-	Err      *wire.Error   `json:",omitempty"` // of the start
-	Inside   string        `json:",omitempty"` // the output of Script
-	Outside  string        `json:",omitempty"` // the confinement of the box's processes on the host
+	Err      *wire.Error   `json:",omitempty"` // error of the start
+	Inside   string        `json:",omitempty"` // output of Script
+	Outside  string        `json:",omitempty"` // confinement of the box's processes on the host
 	Trouble  string        `json:",omitempty"` // an error after the start
-	Steps    []Step        `json:",omitempty"` // the last one of each role and call
-	Failed   string        `json:",omitempty"` // the call that failed, with its arguments; "" for none
+	Steps    []Step        `json:",omitempty"` // last step of each role and call
+	Failed   string        `json:",omitempty"` // the call that failed, with its arguments; "" if none did
 }
 
-// disturbed are the calls that are made to fail: those by which the set-up of a box changes or
-// queries something, but not those whose failure makes the Go runtime end the process.
+// disturbed are the calls that are made to fail: those with which the set-up of a box changes or queries something,
+// except calls whose failure makes the Go runtime exit.
 var disturbed = map[int]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_PREAD64: "pread64",
 	unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2", sysFstatat: "newfstatat", unix.SYS_FSTAT: "fstat",
@@ -112,7 +112,7 @@ var disturbed = map[int]string{
 	unix.SYS_INOTIFY_INIT1: "inotify_init1", unix.SYS_INOTIFY_ADD_WATCH: "inotify_add_watch",
 }
 
-// Disturb starts a box as d says, and stops it. All of its processes have ended on return.
+// Disturb starts a box as d specifies, and stops it. All of its processes have exited on return.
 func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 	plan, err := json.Marshal(d)
 	if err != nil {
@@ -124,7 +124,7 @@ func Disturb(ctx context.Context, d Disturbance) (r Disturbed, err error) {
 	cmd.Args = []string{DisturberArgv0, string(plan)}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run() // if killed, its tracees are killed too
+	err = cmd.Run() // if it is killed, its tracees are killed too
 	if err != nil {
 		return r, fmt.Errorf("%w: %s", err, errs.String())
 	}
@@ -155,10 +155,9 @@ func DisturbMain(args []string) int {
 	return 0
 }
 
-// startDisturbed starts the box. It says nothing on its standard output before the start
-// has ended.
+// startDisturbed starts the box. It writes nothing to standard output before the start has ended.
 func startDisturbed(d Disturbance) error {
-	runtime.LockOSThread() // whose filter it is, and which forks the keeper
+	runtime.LockOSThread() // the filter is that of this thread, which forks the keeper
 	if err := stopAtCalls(); err != nil {
 		return err
 	}
@@ -193,15 +192,15 @@ func startDisturbed(d Disturbance) error {
 // Nameless is the name of processes without arguments: those in which gVisor runs the sandbox's code.
 const Nameless = "."
 
-// heldBy describes the confinement of the descendants of a process on the host, by their argv[0]: their
-// filters, capabilities, ids, and the namespaces that they share with it.
+// heldBy describes the confinement of the descendants of a process on the host, by their argv[0]: their filters,
+// capabilities, ids, and the namespaces that they share with the process.
 func heldBy(pid int) string {
 	var lines []string
 	for _, p := range descendants(pid) {
 		at := fmt.Sprintf("/proc/%d/", p)
 		status, err := os.ReadFile(at + "status")
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		line := roleOf(p)
 		for says := range strings.Lines(string(status)) {
@@ -223,15 +222,15 @@ func heldBy(pid int) string {
 	return strings.Join(slices.Compact(lines), "\n")
 }
 
-// descendants lists the processes that descend from one. It reads the parent of every process:
-// /proc/PID/task/TID/children may leave some out while others end (proc_pid_task(5)).
+// descendants lists the descendants of a process. It reads the parent of every process, because
+// /proc/PID/task/TID/children may omit some while others exit (proc_pid_task(5)).
 func descendants(pid int) (all []int) {
 	children := map[int][]int{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		var child, parent int
 		var state string
@@ -250,16 +249,15 @@ func descendants(pid int) (all []int) {
 	return all
 }
 
-// Offsets in struct seccomp_data (linux/seccomp.h), on machines of little endian.
+// Offsets in struct seccomp_data (linux/seccomp.h), on little-endian machines.
 const (
 	dataCall     = 0
-	dataHighAddr = 12 // the high half of the address that the call was made at
+	dataHighAddr = 12 // the high half of the instruction pointer
 )
 
-// stopAtCalls makes calls of this thread, and of everything that it forks, stop for the tracer.
-// Calls from code above 4 GiB do not stop: our binary is linked below, and the processes in
-// which gVisor runs the sandbox's code make calls from there, on behalf of gVisor, their
-// tracer.
+// stopAtCalls makes calls of this thread, and of everything that it forks, stop for the tracer. Calls from code above 4
+// GiB do not stop. This binary is linked below; the processes in which gVisor runs the sandbox's code make calls from
+// above, on behalf of gVisor, their tracer.
 func stopAtCalls() error {
 	p := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: dataHighAddr},
@@ -285,15 +283,15 @@ func stopAtCalls() error {
 type disturber struct {
 	Disturbance
 	starter int
-	known   map[int]bool // the tasks that have stopped before
+	known   map[int]bool // tasks that have stopped before
 	counts  map[Step]int // by role and call
 	over    bool         // the start has ended
 	failed  string
 }
 
-// disturb runs a starter until it and everything that it started has ended.
+// disturb runs a starter until it and everything that it started has exited.
 func disturb(d Disturbance, text string) error {
-	runtime.LockOSThread() // the tracer
+	runtime.LockOSThread() // ptrace(2) requires the same thread
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{DisturbedArgv0, text}, Env: os.Environ(),
 		Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: &syscall.SysProcAttr{Ptrace: true},
@@ -335,11 +333,11 @@ func disturb(d Disturbance, text string) error {
 	}
 }
 
-// sentryRole is gVisor's kernel, and each process that it forks to run the sandbox's code.
+// sentryRole is the role of gVisor's kernel, and of each process that it forks to run the sandbox's code.
 const sentryRole = "runsc-sandbox"
 
-// resume continues a task with a signal. A process of gVisor for the sandbox's code, which
-// stops itself when it is ready, is left to gVisor: a task has one tracer.
+// resume continues a task with a signal. A process of gVisor that runs the sandbox's code, and stops itself when it is
+// ready, is detached for gVisor: a task can have only one tracer.
 func (t *disturber) resume(tid, sig int) error {
 	if sig == int(unix.SIGSTOP) && roleOf(tid) == sentryRole {
 		if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(tid), 0, uintptr(sig), 0, 0); e != 0 {
@@ -350,12 +348,12 @@ func (t *disturber) resume(tid, sig int) error {
 	return unix.PtraceCont(tid, sig)
 }
 
-// signal inspects a stop, and returns the signal with which the task continues.
+// signal handles a stop, and returns the signal with which the task continues.
 func (t *disturber) signal(tid int, ws unix.WaitStatus) int {
 	switch {
 	case !t.known[tid]:
 		t.known[tid] = true
-		if ws.StopSignal() == unix.SIGSTOP { // of the tracing
+		if ws.StopSignal() == unix.SIGSTOP { // the first stop after attaching
 			return 0
 		}
 	case ws.StopSignal() == unix.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_SECCOMP:
@@ -368,13 +366,13 @@ func (t *disturber) signal(tid int, ws unix.WaitStatus) int {
 	return int(ws.StopSignal())
 }
 
-// entry is a call that a task has stopped at.
+// entry is a call at which a task has stopped.
 type entry struct {
 	call int
 	args [5]uint64
 }
 
-// call counts a call, and makes it fail if it is the one.
+// call counts a call, and makes it fail if it is the step.
 func (t *disturber) call(tid int) {
 	if t.over {
 		return
@@ -401,9 +399,9 @@ func (t *disturber) call(tid int) {
 	_ = failCall(tid, t.Errno) // ESRCH: it was killed
 }
 
-// ofTheRuntime reports whether a call is the Go runtime's own, which ends or hangs the
-// process when it fails: a thread, its wake-ups, its looks at the standard files, and the
-// eight bytes by which syscall.ForkExec learns of an error of its child.
+// ofTheRuntime reports whether a call is the Go runtime's own, and its failure would end or hang the process: a thread,
+// its wake-ups, its checks of the standard files, and the eight bytes by which syscall.ForkExec learns of an error of
+// its child.
 func ofTheRuntime(tid int, e entry) bool {
 	switch e.call {
 	case unix.SYS_CLONE:
@@ -421,7 +419,7 @@ func ofTheRuntime(tid int, e entry) bool {
 	return false
 }
 
-// roleOf returns the name that a task's process was executed by.
+// roleOf returns the base name of the argv[0] of a task's process.
 func roleOf(tid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/cmdline")
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// entryOf returns the call that a task has stopped at.
+// entryOf returns the call at which a task has stopped.
 func entryOf(tid int) (entry, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(tid, &r)
 	return entry{int(r.Orig_rax), [5]uint64{r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8}}, err
 }
 
-// failCall has the call fail that a task has stopped at.
+// failCall makes the call fail at which a task has stopped.
 func failCall(tid int, errno syscall.Errno) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {

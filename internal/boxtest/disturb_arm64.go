@@ -11,18 +11,17 @@ import (
 
 const sysFstatat = unix.SYS_FSTATAT
 
-// ntSystemCall is NT_ARM_SYSTEM_CALL (linux/elf.h): the number of the call that a task has
-// stopped at.
+// ntSystemCall is NT_ARM_SYSTEM_CALL (linux/elf.h): the number of the call at which a task has stopped.
 const ntSystemCall = 0x404
 
-// entryOf returns the call that a task has stopped at.
+// entryOf returns the call at which a task has stopped.
 func entryOf(tid int) (entry, error) {
 	var r unix.PtraceRegs
 	err := unix.PtraceGetRegs(tid, &r)
 	return entry{int(r.Regs[8]), [5]uint64(r.Regs[:5])}, err
 }
 
-// failCall has the call fail that a task has stopped at.
+// failCall makes the call fail at which a task has stopped.
 func failCall(tid int, errno syscall.Errno) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &r); err != nil {

@@ -20,9 +20,9 @@ import (
 
 var (
 	walled = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
-	// The confined tiers whose system calls the host's kernel carries out: filters and a listener see them.
+	// The confined tiers whose system calls the host's kernel executes, so that filters and a listener see them.
 	process = []string{plan.TierProcess, plan.TierSupervised}
-	hosts   = []string{plan.TierProcess, plan.TierWorkspace} // that can have the host's network
+	hosts   = []string{plan.TierProcess, plan.TierWorkspace} // tiers that can have the host's network
 )
 
 var freezes = []check{
@@ -43,7 +43,7 @@ var freezes = []check{
 		b := tier.Start(t)
 		f := b.outside(t)
 		many := 300
-		if tier.Name == plan.TierGvisor { // where to begin a process takes ten times as long
+		if tier.Name == plan.TierGvisor { // starting a process takes ten times as long there
 			many = 40
 		}
 		script := fmt.Sprintf(
@@ -124,7 +124,7 @@ var freezes = []check{
 	}},
 	{"what was stopped before stays stopped", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		// gVisor drops a signal that arrives while execve(2) loads
+		// gVisor drops a signal that arrives while execve(2) loads a program.
 		r := b.Sh(t,
 			"setsid sleep 1000 >/dev/null 2>&1 & while [ $(cut -d' ' -f6 /proc/$!/stat) != $! ]; do :; done; while ! grep -q "+
 				"\") T \" /proc/$!/stat; do kill -STOP $!; done; echo $!")
@@ -145,7 +145,7 @@ var freezes = []check{
 			t.Skip("needs python3: to make system calls")
 		}
 		b := tier.Start(t)
-		// A child that is slow between vfork and exec, and threads that write.
+		// A child that takes long between vfork and exec, and threads that write.
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
 import ctypes, os, threading, sys
 libc = ctypes.CDLL(None)
@@ -208,7 +208,7 @@ print("removed", flush=True); sys.stdin.read()
 		}
 		want := []string{f.inside + "\xff\n", path.Dir(f.inside) + strings.Repeat("/"+strings.Repeat("d", 250), 17) + "/deep"}
 		slices.Sort(want)
-		if tier.Name == plan.TierGvisor { // its kernel does not report which mappings are writable: any file
+		if tier.Name == plan.TierGvisor { // its kernel does not report writable mappings: all files are suspect
 			want = nil
 		}
 		if got := suspects(); !slices.Equal(got.Paths, want) || len(got.Inodes) != len(want) ||

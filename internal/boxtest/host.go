@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// hostProcess is a process of a box as the host has it.
+// hostProcess is a process of a box as seen on the host.
 type hostProcess struct {
 	pid, parent int
 	start       string
-	ticks       int // of processor time, with that of children which have ended
+	ticks       int // processor time, including that of reaped children
 }
 
 type hostProcesses []hostProcess
@@ -29,7 +29,7 @@ func hostAll(t testing.TB) (all hostProcesses) {
 	for _, name := range names {
 		line, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		f := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
 		p := hostProcess{pid: atoi(filepath.Base(filepath.Dir(name))), parent: atoi(f[1]), start: f[19]}
@@ -41,7 +41,7 @@ func hostAll(t testing.TB) (all hostProcesses) {
 	return all
 }
 
-// below lists the processes that descend from the box's keeper.
+// below lists the descendants of the box's keeper.
 func (b *Box) below(t testing.TB) (in hostProcesses) {
 	t.Helper()
 	st, err := b.Status(t.Context())
@@ -61,7 +61,7 @@ func (b *Box) below(t testing.TB) (in hostProcesses) {
 	return in
 }
 
-// left are those that are still there.
+// left returns those that still exist.
 func (l hostProcesses) left(t testing.TB) (still hostProcesses) {
 	t.Helper()
 	now := hostAll(t)
@@ -73,7 +73,7 @@ func (l hostProcesses) left(t testing.TB) (still hostProcesses) {
 	return still
 }
 
-// seconds is the processor time that they have had.
+// seconds returns the sum of their processor time.
 func (l hostProcesses) seconds() (s float64) {
 	for _, p := range l {
 		s += float64(p.ticks) / 100 // USER_HZ

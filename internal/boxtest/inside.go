@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// inside opens the root as processes see it, in tier workspace the tree.
+// inside opens the root as processes see it or, in tier workspace, the tree.
 func (b *Box) inside(t testing.TB) *boxfs.Root {
 	t.Helper()
 	in, err := b.OpenRoot(t.Context())
@@ -55,7 +55,7 @@ func (b *Box) inside(t testing.TB) *boxfs.Root {
 	return r
 }
 
-// unseen checks that files in memory of the box are refused from outside.
+// unseen checks that files in the memory of the box are refused from outside.
 func unseen(t *testing.T, b *Box, r *boxfs.Root) {
 	t.Helper()
 	if x := b.Sh(t, "echo x >/tmp/in; ln -s /tmp /home/way; echo x >/home/from"); x.Exit.Code != 0 {
@@ -101,7 +101,7 @@ var insides = []check{
 	{"the root from outside is what processes see", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		r := b.inside(t)
-		at := func(p string) string { // as the inside calls it
+		at := func(p string) string { // the path as seen inside
 			if tier.Name == plan.TierWorkspace {
 				return filepath.Join(b.Config.Spec.Bind, p)
 			}
@@ -114,10 +114,10 @@ var insides = []check{
 		dirs := []string{dir}
 		switch tier.Name {
 		case plan.TierWorkspace:
-		case plan.TierGvisor: // there it is in the box's own memory
+		case plan.TierGvisor: // there it is in the memory of the box
 			unseen(t, b, r)
 		default:
-			dirs = append(dirs, "/tmp") // a mount of the box's own
+			dirs = append(dirs, "/tmp") // the box has its own mount there
 		}
 		for _, d := range dirs {
 			if x := b.Sh(t, fmt.Sprintf("mkdir -p %[1]s; echo from inside > %[1]s/in", at(d))); x.Exit.Code != 0 {
@@ -175,7 +175,7 @@ var insides = []check{
 		}
 	}},
 	{"the root keeps the box from ending, and from nothing else", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 4 * time.Second }) // time to open it
+		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 4 * time.Second }) // enough time to open it
 		in, err := b.OpenRoot(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ var kept = []check{
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"cat"}, Stdin: true, Keep: true})
 		id := WaitStarted(t, s).Exec
-		much := strings.Repeat("0123456789abcde\n", 64<<10) // more than is held for a reader that does not read
+		much := strings.Repeat("0123456789abcde\n", 64<<10) // more than is held for a slow reader
 		sent := make(chan error, 1)
 		go func() { sent <- b.Input(t.Context(), id, strings.NewReader(much), true) }()
 		if r := Collect(s); r.Err != nil || r.Stdout != much || r.Exit.Code != 0 {
@@ -70,7 +70,7 @@ var kept = []check{
 			strings.Contains(got, "one\r\none") {
 			t.Errorf("who only looks on sees %q", got)
 		}
-		// A client that leaves or ends its input does not end the command.
+		// A client that disconnects or ends its input does not end the command.
 		Send(t, second, wire.FrameStdinEOF, []byte{})
 		Send(t, second, wire.FrameHangup, []byte{})
 		second.Close()
@@ -100,11 +100,11 @@ var kept = []check{
 		if _, err := b.Wait(short, id); err == nil {
 			t.Error("it has ended at once")
 		}
-		if err := b.Forget(t.Context(), id); err != nil { // it runs
+		if err := b.Forget(t.Context(), id); err != nil { // it is still running
 			t.Fatal(err)
 		}
 		b.Sh(t, "touch "+let.inside)
-		for range 2 { // a daemon that dies before it has recorded it, and the next one
+		for range 2 { // once for a daemon that dies before it has stored the result, and once for the next one
 			if x, err := b.Wait(t.Context(), id); err != nil || x.Code != 7 {
 				t.Errorf("%+v, %v", x, err)
 			}
@@ -181,8 +181,8 @@ var kept = []check{
 			}
 			return clock, err == nil
 		}
-		// settled returns the clock once it has been constant for longer than the occasional work of a
-		// kernel of the box's own takes.
+		// settled returns the clock once it has been constant for longer than the occasional work of the box's own
+		// kernel takes.
 		settled := func() (clock uint64) {
 			t.Helper()
 			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -207,7 +207,7 @@ var kept = []check{
 		if _, moved := active(clock, patience); !moved {
 			t.Error("a command that came and went was not seen")
 		}
-		// A waiting client does not keep the box from being stopped.
+		// A waiting client does not prevent a stop of the box.
 		ended := make(chan error, 1)
 		clock = settled()
 		go func() {

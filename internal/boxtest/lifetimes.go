@@ -47,8 +47,7 @@ var lifetimes = []check{
 		if r := Collect(s2); r.Stdout != "one\ntwo-x\n" || r.Exit.Code != 9 || r.Started.Exec != id {
 			t.Errorf("%+v", r)
 		}
-		// The keeper forgets it after its last frame was sent, which we may read
-		// before that.
+		// The keeper forgets the exec after its last frame was sent, and the test may read the frame before that.
 		r := b.Do(t, wire.ExecRequest{Attach: id})
 		for end := time.Now().Add(patience); r.Failed == nil && time.Now().Before(end); {
 			r = b.Do(t, wire.ExecRequest{Attach: id})
@@ -79,13 +78,13 @@ var lifetimes = []check{
 	}},
 	{"nothing outlives a stop", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		mark := "left-" + filepath.Base(filepath.Dir(b.Config.RunDir)) // another run has a box of the same id
+		mark := "left-" + filepath.Base(filepath.Dir(b.Config.RunDir)) // boxes of other runs have the same id
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", `
 loop='trap "" TERM HUP; echo ready; while :; do sleep 0.01; done'
 setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		WaitOutput(t, s, "ready\nready\n")
 		host := func() int { return marked(t, mark) }
-		if tier.Name == plan.TierGvisor { // the host sees the box's kernel, and no process of its
+		if tier.Name == plan.TierGvisor { // the host sees the box's kernel, and none of its processes
 			before := b.below(t)
 			host = func() int { return len(before.left(t)) }
 		}
@@ -133,7 +132,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 		}
 	}},
 	{"a box without work ends automatically", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 3 * time.Second }) // time to begin
+		b := tier.Start(t, func(c *plan.Config) { c.IdleAfter = 3 * time.Second }) // enough time to start a command
 		pid := strings.TrimSpace(b.Sh(t, "sleep 1000 >/dev/null 2>&1 & echo $!").Stdout)
 		select {
 		case <-b.Gone():
@@ -344,7 +343,7 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	}},
 }
 
-// file is a place that is kept, seen from both sides.
+// file is a file in the root's layers, as seen from inside and on the host.
 type file struct{ inside, host string }
 
 func (b *Box) outside(t testing.TB) file {
@@ -391,7 +390,7 @@ func marked(t *testing.T, mark string) (n int) {
 	return n
 }
 
-// groupsOf lists the control groups that a keeper has made; it skips the test where it has none.
+// groupsOf lists the control groups that a keeper has created. It skips the test if there are none.
 func groupsOf(t testing.TB, keeper int) []string {
 	t.Helper()
 	var all []string

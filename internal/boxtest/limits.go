@@ -23,8 +23,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// groupCounts reports whether a control group enforces a limit, and counts how often it was reached. Other
-// mechanisms, such as an rlimit, report it only to the program.
+// groupCounts reports whether a control group enforces a limit, and counts how often it was reached. Other mechanisms,
+// such as an rlimit, report it only to the program.
 func groupCounts(b *Box, limit string) bool {
 	for _, i := range b.Enforced.Items {
 		if i.Name == limit {
@@ -34,8 +34,7 @@ func groupCounts(b *Box, limit string) bool {
 	return false
 }
 
-// refuses reports whether a box with a change does not begin, for want of something that
-// the error names.
+// refuses reports whether a box with a change does not start, with an error that names what is missing.
 func refuses(t *testing.T, tier Tier, change func(*plan.Config)) bool {
 	t.Helper()
 	c := tier.Config(t)
@@ -54,7 +53,7 @@ func refuses(t *testing.T, tier Tier, change func(*plan.Config)) bool {
 	return true
 }
 
-// limited are the rows of limits that are not of memory and tasks.
+// limited are the rows about limits, except those of memory and tasks.
 var limited = []check{
 	{"open files are half of the host's", []string{plan.TierProcess, plan.TierSupervised}, func(t *testing.T, tier Tier) {
 		var host unix.Rlimit
@@ -178,7 +177,7 @@ var limited = []check{
 			"ulimit -Sn; ulimit -Hn; ulimit -n 21 || echo no; sh -c 'ulimit -Hn 1000 || ulimit -Hn'"); r.Stdout != "20\n20\nno\n20\n" {
 			t.Errorf("%+v", r)
 		}
-		// The shell has three open, makes the rest in order, and uses one itself.
+		// The shell has three descriptors open, opens the rest in order, and uses one itself.
 		const all = "i=3; while [ $i -lt 30 ]; do eval \"exec $i</dev/null\" 2>/dev/null || break; i=$((i+1)); done; echo $i"
 		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", all}}); atoi(r.Stdout) > most ||
 			atoi(r.Stdout) < most-1 {
@@ -234,8 +233,7 @@ var limited = []check{
 			t.Errorf("%+v", b.Enforced)
 		}
 		before := b.below(t)
-		// Two busy processes, for two seconds; they get at most a fifth of that. On a busy machine it is
-		// less.
+		// Two busy processes run for two seconds, and get at most a fifth of that time; less on a busy machine.
 		r := b.Do(t,
 			wire.ExecRequest{
 				Cmd: []string{"bash", "-c",
@@ -250,7 +248,7 @@ var limited = []check{
 			s[i], _ = strconv.ParseFloat(f[i], 64)
 		}
 		used := s[0] + s[1]
-		if tier.Name == plan.TierGvisor { // its kernel counts time in which the host has it wait
+		if tier.Name == plan.TierGvisor { // its kernel counts time during which the host makes it wait
 			used = b.below(t).seconds() - before.seconds()
 		}
 		if used <= 0 || used > 0.3*s[2] {
@@ -266,7 +264,7 @@ var limited = []check{
 		}
 		change := func(c *plan.Config) { c.Limits.Memory, c.Limits.Pids = 128<<20, 20 }
 		if tier.Name == plan.TierGvisor {
-			change = func(c *plan.Config) { c.Limits.Pids = 20 } // its own kernel is ended instead: "a memory limit"
+			change = func(c *plan.Config) { c.Limits.Pids = 20 } // its own kernel is killed instead: "a memory limit"
 		}
 		b := tier.Start(t, change)
 		for _, x := range []struct {

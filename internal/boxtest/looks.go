@@ -20,8 +20,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// server listens at an address, and gives each line back with a "+" before it; at
-// the end of the input it says "end" and closes.
+// server listens on an address, and returns each line with a "+" before it. At the end of the input it sends "end" and
+// closes the connection.
 const server = `
 import socket, sys, threading
 s = socket.create_server((sys.argv[1], int(sys.argv[2])), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, dualstack_ipv6=False)
@@ -39,7 +39,7 @@ while True:
     threading.Thread(target=serve, args=(c,), daemon=True).start()
 `
 
-// listens starts the server and gives its port; end ends it.
+// listens starts the server and returns its port; end stops it.
 func (b *Box) listens(t *testing.T, addr string, port int) (got int, end func()) {
 	t.Helper()
 	if r := b.Sh(t, "command -v /usr/bin/python3"); r.Exit.Code != 0 {
@@ -75,7 +75,7 @@ func (b *Box) seen(t *testing.T, word string) (found wire.Process, ok bool) {
 	return found, false
 }
 
-// gone waits until a process is there no more.
+// gone waits until a process has exited.
 func (b *Box) gone(t *testing.T, word string) bool {
 	t.Helper()
 	for range 200 {
@@ -87,7 +87,7 @@ func (b *Box) gone(t *testing.T, word string) bool {
 	return false
 }
 
-// shown says that the box can see its processes.
+// shown skips the test if the box cannot see its own processes.
 func (b *Box) shown(t *testing.T) {
 	t.Helper()
 	if b.Enforced.State("proc") == plan.Weak {
@@ -174,7 +174,7 @@ var looks = []check{
 			t.Error("its neighbour is gone")
 		}
 		var err error
-		for range 200 { // one that ends has lost its arguments before it has ended
+		for range 200 { // an exiting process loses its arguments before it has exited
 			if err = b.SignalProcess(t.Context(), p.PID, wire.ProcessSignal{Name: "KILL"}); err != nil {
 				break
 			}
@@ -298,7 +298,7 @@ var looks = []check{
 		if r := b.Sh(t, "grep -c . /proc/net/if_inet6; head -1 /proc/net/dev >/dev/null"); r.Exit.Code != 0 {
 			t.Logf("%+v", r)
 		}
-		// The same number is free inside.
+		// The same port number is free inside.
 		got, end := b.listens(t, "127.0.0.1", port)
 		defer end()
 		if got != port {
@@ -325,7 +325,7 @@ var looks = []check{
 		if err != nil || slices.ContainsFunc(r.Ports, func(p wire.Port) bool { return p.Port == strange }) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		// While a stranger has the same number at the usual address.
+		// While a process of the host has the same port on the usual address.
 		_, end2 := b.listens(t, "127.0.0.3", strange)
 		defer end2()
 		checkPort(t, b, "127.0.0.3", strange)
@@ -363,11 +363,11 @@ time.sleep(1000)
 			}
 			open = append(open, c)
 		}
-		// In tier gvisor a client that meets a full queue is answered by a cookie, and waits connected.
+		// In tier gvisor a client that meets a full queue gets a SYN cookie, and waits connected.
 		if len(open) == 10 && tier.Name != plan.TierGvisor {
 			t.Error("its queue is never full")
 		}
-		// Init is not kept from anything meanwhile.
+		// Meanwhile init is not blocked.
 		if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
 			t.Errorf("%+v", r)
 		}
@@ -395,7 +395,7 @@ time.sleep(1000)
 	}},
 }
 
-// checkPort demands that the port is in the list and answers.
+// checkPort checks that the port is listed and that its server answers.
 func checkPort(t *testing.T, b *Box, addr string, port int) {
 	t.Helper()
 	r, err := b.Ports(t.Context())
@@ -418,7 +418,7 @@ func checkPort(t *testing.T, b *Box, addr string, port int) {
 	}
 }
 
-// talk sends text, closes that half, and returns what it receives.
+// talk sends text, closes its half of the connection, and returns what it receives.
 func talk(conn net.Conn, text string) (string, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))

@@ -25,8 +25,7 @@ type run struct {
 
 func (r run) line() string { return strings.Join(r.Args, " ") }
 
-// recorded returns the programs after an event, in order of their beginning, and how many
-// events were dropped.
+// recorded returns the programs after an event, in the order in which they began, and how many events were dropped.
 func (b *Box) recorded(t testing.TB, after uint64) (runs []run, next, dropped uint64) {
 	t.Helper()
 	at := map[uint64]int{}
@@ -77,7 +76,7 @@ func (b *Box) await(t testing.TB, line string) {
 	}
 }
 
-// find returns the one program with a command line.
+// find returns the only program with a command line.
 func find(t testing.TB, runs []run, line string) run {
 	t.Helper()
 	var found []run
@@ -97,7 +96,7 @@ func find(t testing.TB, runs []run, line string) run {
 	return found[0]
 }
 
-// split parts those that began from those that were asked for.
+// split separates the programs that began from those that were only asked for.
 func split(runs []run) (begun, asked []run) {
 	for _, r := range runs {
 		if r.Asked {
@@ -109,7 +108,7 @@ func split(runs []run) (begun, asked []run) {
 	return begun, asked
 }
 
-// elf returns a program of machine code, in which only the kernel has a part.
+// elf returns a program of machine code that needs nothing but the kernel.
 func elf(code []byte) []byte {
 	const base, head = 0x400000, 64 + 56
 	machine := uint16(62)
@@ -333,7 +332,7 @@ os.waitpid(p, 0) # one that has not ended may not be recorded yet
 	}},
 	{"what the kernel executed is recorded, whatever was asked for", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
-		loop := []byte("\xb8\x22\x00\x00\x00\x0f\x05\xeb\xf7") // pause(), again and again
+		loop := []byte("\xb8\x22\x00\x00\x00\x0f\x05\xeb\xf7") // pause(), in a loop
 		if runtime.GOARCH == "arm64" {
 			// ppoll(0, 0, 0, 0)
 			loop = []byte(
@@ -397,8 +396,8 @@ for _ in range(20):
 		runs, _, dropped := b.recorded(t, from)
 		seen, late := map[string]int{}, 0
 		for _, p := range runs {
-			// The machine took longer to execute it than init waits: it is recorded once more when
-			// it begins.
+			// The machine took longer to execute the program than init waits: the program is recorded again when it
+			// begins.
 			if p.Asked && p.Lost {
 				late++
 				continue

@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// withCaller configures a box that has the caller and reports refusals.
+// withCaller configures a box that contains the caller and reports refusals.
 func withCaller(t testing.TB) func(*plan.Config) {
 	return func(c *plan.Config) {
 		giveCaller(t, c)
@@ -93,7 +93,7 @@ var refusals = []check{
 				t.Errorf("%s\nwant\n%s%+v", r.Stdout, want, r)
 			}
 		}
-		// By now, since the command has ended.
+		// All of them are reported by now, since the command has exited.
 		evs, pid := b.refusals(t), 0
 		got := map[string]int{}
 		for _, ev := range evs {
@@ -127,7 +127,7 @@ var refusals = []check{
 	}},
 	{"of many programs no refusal is left out", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, withCaller(t))
-		const n = 80 // more than are reported one by one, unless it takes long
+		const n = 80 // more than are reported individually, unless it takes long
 		r := b.Sh(t,
 			fmt.Sprintf(
 				"export GORACE=atexit_sleep_ms=0; cd /tmp && cp %s p && i=0; while [ $i -lt %d ]; do ln p %s-$i; ./%[3]s-$i "+
@@ -159,13 +159,13 @@ var refusals = []check{
 	}},
 	{"refusals belong to the command that they descend from", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, withCaller(t))
-		// A session of its own, with the command as a parent.
+		// Its own session, with the command as a parent.
 		if r := b.Do(t,
 			wire.ExecRequest{ID: "x-own",
 				Cmd: []string{"sh", "-c", "setsid --wait " + callerAt + " many 2"}}); r.Exit.Code != 0 || r.Exit.Denials != 2 {
 			t.Errorf("%+v", r)
 		}
-		// The command has ended, and its session has not.
+		// The command has exited, and its session still has a process.
 		if r := b.Do(t,
 			wire.ExecRequest{ID: "x-gone",
 				Cmd: []string{"sh", "-c",
@@ -223,8 +223,8 @@ var refusals = []check{
 	}},
 }
 
-// Refusals returns a function that times n system calls in a box that reports refusals or not: calls that are
-// refused or, with free, that the filter examines and allows.
+// Refusals returns a function that times n system calls in a box that does or does not report refusals: calls that are
+// refused or, with free, calls that the filter examines and allows.
 func (tier Tier) Refusals(t testing.TB, tell bool) func(n int, free bool) time.Duration {
 	b := tier.Start(t, func(c *plan.Config) {
 		giveCaller(t, c)

@@ -18,11 +18,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// StarterArgv0 is the name by which the test's binary starts a box like a daemon that is then killed; it must
-// call StarterMain.
+// StarterArgv0 is the argv[0] with which the test binary starts a box like a daemon that is then killed. The binary
+// must call StarterMain.
 const StarterArgv0 = "box-starter"
 
-// StarterMain starts a box of the plan that it reads from in, and writes to out that it runs. It returns the
+// StarterMain starts a box from the plan that it reads from in, and reports to out that the box runs. It returns the
 // exit code when in ends.
 func StarterMain(in io.Reader, out io.Writer) int {
 	var c plan.Config
@@ -53,14 +53,13 @@ var started = []check{
 		c := tier.Config(t)
 		took := startAndKill(t, c, time.Hour)
 		for i := range tries {
-			startAndKill(t, c, took*time.Duration(i)/time.Duration(tries-3)) // the last ones when it has started
+			startAndKill(t, c, took*time.Duration(i)/time.Duration(tries-3)) // the last ones after it has started
 		}
 	}},
 }
 
-// startAndKill lets another process start a box, kills that when it has, or after a time,
-// and demands that the box is found whole, or another one can be started at once. It says how
-// long it lived.
+// startAndKill makes another process start a box, and kills that process when the box has started, or after a time. It
+// checks that the box is complete, or that another one can be started at once. It returns how long the process lived.
 func startAndKill(t *testing.T, c plan.Config, after time.Duration) (lived time.Duration) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -84,7 +83,7 @@ func startAndKill(t *testing.T, c plan.Config, after time.Duration) (lived time.
 	late := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	said := make([]byte, len("started\n"))
-	n, _ := io.ReadFull(out, said) // or it was killed
+	n, _ := io.ReadFull(out, said) // or the process was killed
 	lived = time.Since(began)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // it was killed

@@ -136,15 +136,15 @@ var terminals = []check{
 	}},
 }
 
-// inForeground waits until a shell has started its command, and for a moment more: that it
-// was given the terminal is not seen from outside.
+// inForeground waits until a shell has started its command, and a little longer: it is not visible from outside when
+// the command gets the terminal.
 func (b *Box) inForeground(t *testing.T) {
 	t.Helper()
 	b.procs(t, 2)
 	time.Sleep(100 * time.Millisecond)
 }
 
-// procs waits until there are so many processes.
+// procs waits until the box has that many processes.
 func (b *Box) procs(t *testing.T, want int) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {

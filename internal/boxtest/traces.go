@@ -15,7 +15,7 @@ import (
 
 func traced(c *plan.Config) { c.Trace = true }
 
-// programs freezes a box for a moment.
+// programs freezes and thaws a box, and returns the programs since the previous freeze.
 func (b *Box) programs(t testing.TB) []wire.Program {
 	t.Helper()
 	f, err := b.Freeze(t.Context())
@@ -28,7 +28,7 @@ func (b *Box) programs(t testing.TB) []wire.Program {
 	return f.Programs()
 }
 
-// lines returns the command lines of programs, roots alone if so asked.
+// lines returns the command lines of programs, or only those of roots.
 func lines(list []wire.Program, roots bool) []string {
 	var out []string
 	for _, p := range list {
@@ -70,7 +70,7 @@ var traces = []check{
 		got := lines(list, true)
 		slices.Sort(got)
 		slices.Sort(want)
-		if !slices.Equal(got, want) { // true and echo are the shell's own
+		if !slices.Equal(got, want) { // true and echo are built into the shell
 			t.Errorf("roots %q, want %q", got, want)
 		}
 		for _, p := range list {
@@ -175,7 +175,7 @@ X`)
 		do := b.typist(t)
 		b.programs(t)
 		n := 1000
-		if tier.Name == plan.TierGvisor { // where to begin a process takes ten times as long
+		if tier.Name == plan.TierGvisor { // starting a process takes ten times as long there
 			n = 400
 		}
 		do(fmt.Sprintf("i=0; while [ $i -lt %d ]; do /bin/true $i; i=$((i+1)); done", n))
@@ -189,7 +189,7 @@ X`)
 		if list := b.programs(t); len(list) != 256 || count(list) != n || list[255].Args[1] != fmt.Sprint(n-1) {
 			t.Errorf("%d listed, %d in all, the last %q", len(list), count(list), list[len(list)-1].Args)
 		}
-		// Details give way.
+		// Details are left out first.
 		do(fmt.Sprintf(
 			"sh -c 'i=0; while [ $i -lt %d ]; do /bin/true detail; i=$((i+1)); done'; i=0; while [ $i -lt 200 ]; do "+
 				"/bin/true root; i=$((i+1)); done", n))
@@ -205,7 +205,7 @@ X`)
 	}},
 	{"freezes and starts and promotions do not wait for each other", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, traced)
-		// Directories of a lower layer, whose renames freeze everything.
+		// Renames of directories of a lower layer, each of which freezes all processes.
 		b.Open(t, wire.ExecRequest{
 			Cmd: []string{"sh", "-c",
 				`cd /etc; while :; do for d in */; do mv "$d" "x-${d%/}" 2>/dev/null && mv "x-${d%/}" "$d"; done; done`}})

@@ -1,7 +1,7 @@
 //go:build linux && (amd64 || arm64)
 
-// Package cgroup puts a sandbox into control groups, which freeze it and enforce its limits: of version 2 if
-// one is delegated, else of version 1. Package keeper uses it.
+// Package cgroup puts a sandbox into control groups, which freeze it and enforce its limits: of version 2 if one is
+// delegated, otherwise of version 1.
 package cgroup
 
 import (
@@ -27,21 +27,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Group is the box's own control group (version 2), which contains init and all other processes of the box.
-// It is beside the daemon's own group if that was delegated, or at the top for real root. A nil Group does
-// nothing.
+// Group is the box's own control group (version 2), which contains init and all other processes of the box. It is below
+// the daemon's own group if that was delegated, or at the top for real root. A nil Group does nothing.
 type Group struct {
 	path  string
-	FD    int              // of the directory, for clone3(2)
-	Facts plan.CgroupFacts // what the group offers
+	FD    int              // descriptor of the directory, for clone3(2)
+	Facts plan.CgroupFacts // controllers that the group offers
 
 	mu   sync.Mutex
-	stat int  // cpu.stat, once it was read; guarded by mu
-	gone bool // it is removed; guarded by mu
+	stat int  // descriptor of cpu.stat, once it was read; guarded by mu
+	gone bool // the group was removed; guarded by mu
 }
 
-// New makes the group. It returns nil if none is delegated to the caller. Any other failure is an error, so
-// that no limit is dropped silently.
+// New creates the group. It returns nil if none is delegated to the caller. Any other failure is an error, so that no
+// limit is dropped silently.
 func New(c plan.Config) (_ *Group, err error) {
 	if c.NoCgroup {
 		return nil, nil
@@ -66,13 +65,13 @@ func New(c plan.Config) (_ *Group, err error) {
 	return g, nil
 }
 
-// ownPath is the path of a box's group below parent.
+// ownPath returns the path of a box's group below parent.
 func ownPath(parent string, c plan.Config) string {
 	return filepath.Join(parent, groupPrefix+c.ID+"-"+strconv.Itoa(os.Getpid()))
 }
 
-// makeOwnGroup makes a group at an ownPath, and reports as delegated does whether it could.
-// An empty group of that name is left from a killed keeper that had our pid.
+// makeOwnGroup creates a group at an ownPath, and reports like delegated whether it could. An empty group of that name
+// is left from a killed keeper with the same pid.
 func makeOwnGroup(path string, c plan.Config) (made bool, err error) {
 	if err := list(c.RunDir, path); err != nil {
 		return false, err
@@ -84,7 +83,7 @@ func makeOwnGroup(path string, c plan.Config) (made bool, err error) {
 	return delegated(err)
 }
 
-// limit writes the limits of the group, and notes which of them its controllers have.
+// limit writes the limits of the group, and records which of them its controllers enforce.
 func (g *Group) limit(c plan.Config) (err error) {
 	if n := c.Limits.Memory; n > 0 {
 		if g.Facts.Memory, err = g.set("memory.max", strconv.FormatInt(n, 10)); err != nil {
@@ -96,7 +95,7 @@ func (g *Group) limit(c plan.Config) (err error) {
 			}
 		}
 	}
-	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // whose kernel has its own tasks, more or fewer
+	if n := c.Limits.Pids; n > 0 && c.Tier != plan.TierGvisor { // gVisor's kernel has its own tasks, more or fewer
 		if g.Facts.Pids, err = g.set("pids.max", strconv.FormatInt(n+plan.OwnTasks, 10)); err != nil {
 			return err
 		}
@@ -108,7 +107,7 @@ func (g *Group) limit(c plan.Config) (err error) {
 	return err
 }
 
-// set writes to a file of the group; false where the group has no such controller.
+// set writes to a file of the group. It returns false if the group lacks the controller.
 func (g *Group) set(name, value string) (bool, error) {
 	done, err := delegated(g.write(name, value))
 	return done, fault.Wrap(err, "limit the control group of the sandbox")
@@ -154,8 +153,8 @@ func findGroups(r io.Reader, kind, option string) (mount string, err error) {
 	return mount, err
 }
 
-// cgroupParent finds where groups can be made, and hands the controllers down as
-// far as the kernel lets us. It returns "" if the kernel lets us use none.
+// cgroupParent finds the directory in which groups can be created, and delegates the controllers to it as far as the
+// kernel permits. It returns "" if the caller may use none.
 func cgroupParent(root bool) (string, error) {
 	mount, err := groupMount("cgroup2", "rw")
 	if err != nil || mount == "" {
@@ -182,7 +181,7 @@ func cgroupParent(root bool) (string, error) {
 	return dir, nil
 }
 
-// makeGroup makes a control group, unless there is one, or none can be made there (false).
+// makeGroup creates a control group unless it exists. It returns false if none can be created there.
 func makeGroup(dir string) (bool, error) {
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, os.ErrExist) {
@@ -192,8 +191,8 @@ func makeGroup(dir string) (bool, error) {
 	return made, fault.Wrap(err, "create a control group")
 }
 
-// ownGroup returns the group of this process, relative to the mount of a controller of version 1, or of
-// version 2 for "". It returns "" if there is none.
+// ownGroup returns the group of this process, relative to the mount of a controller of version 1, or of version 2 for
+// "". It returns "" if there is none.
 func ownGroup(controller string) (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -241,7 +240,7 @@ func (h Hits) Since(before Hits) (names []string) {
 // Plus returns the sum of h and o.
 func (h Hits) Plus(o Hits) Hits { return Hits{h.memory + o.memory, h.pids + o.pids} }
 
-// count reads one value of a file of counters; 0 if there is none.
+// count reads one value from a file of counters. It returns 0 if there is none.
 func count(file, key string) int64 {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -279,14 +278,14 @@ func (g *Group) Remove() {
 	g.gone = true
 }
 
-// removeOwn removes a control group whose processes are gone or going.
+// removeOwn removes a control group whose processes have exited or are exiting.
 func removeOwn(path string) {
 	if err := removeGroup(path, 50*time.Millisecond); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper: could not remove the control group:", err)
 	}
 }
 
-// cgroupPatience is how long the group is waited for to freeze.
+// cgroupPatience bounds the wait for the group to freeze.
 const cgroupPatience = 10 * time.Second
 
 // Freeze freezes all processes of the group.
@@ -313,8 +312,8 @@ func (g *Group) Freeze() error {
 	}
 }
 
-// Frozen reports whether every task is frozen, or waits for init, which is frozen: the kernel does not count
-// the latter as frozen.
+// Frozen reports whether every task is frozen, or waits for init, which is frozen. The kernel does not count the latter
+// as frozen.
 func (g *Group) Frozen() bool {
 	b, err := os.ReadFile(filepath.Join(g.path, "cgroup.threads"))
 	if err != nil {
@@ -350,8 +349,8 @@ func (g *Group) PIDs() ([]int, error) {
 	return pids, nil
 }
 
-// Usage returns the processor time of the group so far, in microseconds: cpu.stat exists without any
-// controller (cgroup-v2.rst). It is read often, so the file stays open.
+// Usage returns the processor time of the group so far, in microseconds. cpu.stat exists without any controller
+// (cgroup-v2.rst). It is read often, so the file stays open.
 func (g *Group) Usage() (uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

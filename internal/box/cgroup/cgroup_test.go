@@ -28,6 +28,6 @@ func TestFindGroups(t *testing.T) {
 		}
 	}
 	if got, err := findGroups(strings.NewReader(mounts+"torn line\n"), "cgroup2", "rw"); err == nil {
-		t.Errorf("a torn line is read: %q", got)
+		t.Errorf("an incomplete line was accepted: %q", got)
 	}
 }

@@ -15,28 +15,28 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestDelegated_DistinguishesLackFromFailure lists every errno that means the host has no
-// delegated groups, without which a start continues, and errnos that are failures.
+// TestDelegated_DistinguishesLackFromFailure lists every errno that means that the host has no delegated groups,
+// without which a start continues, and some that are failures.
 func TestDelegated_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	for _, e := range []unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.EOPNOTSUPP, unix.ENODEV,
 		unix.EBUSY, unix.EINVAL} {
 		if ours, err := delegated(&os.PathError{Op: "write", Path: "x", Err: e}); ours || err != nil {
-			t.Errorf("%v does not say that the host lacks it: %v", e, err)
+			t.Errorf("%v is not taken for a lack: %v", e, err)
 		}
 	}
 	for _, e := range []unix.Errno{unix.EEXIST, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO,
 		unix.ENOSPC, unix.ENAMETOOLONG, unix.EFAULT} {
 		if _, err := delegated(fmt.Errorf("write: %w", e)); err == nil {
-			t.Errorf("%v says that the host lacks it", e)
+			t.Errorf("%v is taken for a lack", e)
 		}
 	}
 	if ours, err := delegated(nil); !ours || err != nil {
-		t.Errorf("no error says that the host lacks it: %v", err)
+		t.Errorf("no error is taken for a lack: %v", err)
 	}
 }
 
-// ownGroups makes the groups of a box, which are removed when the test has ended.
+// ownGroups creates the groups of a box. The test removes them when it ends.
 func ownGroups(t *testing.T, c plan.Config) (*Group, Shares) {
 	t.Helper()
 	g, err := New(c)
@@ -55,22 +55,22 @@ func ownGroups(t *testing.T, c plan.Config) (*Group, Shares) {
 	return g, all
 }
 
-// limited is a box with a limit for which each host has a group, if it has groups.
+// limited is a box with a limit that every host with control groups can enforce.
 func limited(name string) plan.Config {
 	return plan.Config{ID: name + strconv.FormatInt(time.Now().UnixNano(), 36),
 		Caller: plan.Caller{Root: os.Getuid() == 0}, Limits: plan.Limits{MilliCPUs: 1000}}
 }
 
-// TestGroup_ReusesNameOfLeftGroup covers a monitor that was killed: its groups remain, and
-// another monitor may get its PID.
+// TestGroup_ReusesNameOfLeftGroup covers a monitor that was killed: its groups remain, and another monitor may get its
+// PID.
 func TestGroup_ReusesNameOfLeftGroup(t *testing.T) {
 	c := limited("left")
 	ownGroups(t, c)
 	ownGroups(t, c)
 }
 
-// TestGroup_FailsWhenNameIsInUse checks that a group whose name is in use is an error, not a
-// sign that the host has no control groups.
+// TestGroup_FailsWhenNameIsInUse checks that a group whose name is in use is an error, and is not taken for a lack of
+// control groups.
 func TestGroup_FailsWhenNameIsInUse(t *testing.T) {
 	c := limited("lacks")
 	g, all := ownGroups(t, c)

@@ -14,15 +14,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// listName is a file in a run directory, which lists the control groups that its keepers have
-// made, one path a line. A group is listed before it is made, and the file is removed after
-// all of them. So a keeper that is killed leaves the names of its groups.
+// listName is a file in a run directory that lists the control groups that its keepers have created, one path per line.
+// A group is listed before it is created, and the file is removed after all groups. So a killed keeper leaves the names
+// of its groups.
 const listName = "cgroups"
 
-// groupPrefix begins the names of the control groups of sandboxes.
+// groupPrefix is the prefix of the names of the control groups of sandboxes.
 const groupPrefix = "coppice-"
 
-// list adds a group that is about to be made to the list of a run directory; it ignores "".
+// list adds a group that is about to be created to the list of a run directory. It does nothing if runDir is "".
 func list(runDir, path string) error {
 	if runDir == "" {
 		return nil
@@ -41,10 +41,10 @@ func Left(runDir string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// RemoveLeft removes the control groups that keepers of a run directory have made and not removed. It waits
-// up to patience for the processes in each group to exit. Groups with processes stay, with an error, and so
-// does the list of them, for the next call. The caller has the lock of the run directory: no keeper makes a
-// group there meanwhile.
+// RemoveLeft removes the control groups that keepers of a run directory have created and not removed. It waits up to
+// patience for the processes in each group to exit. Groups with processes remain, with an error, and so does the list,
+// for the next call. The caller holds the lock of the run directory, so no keeper creates a group there at the same
+// time.
 func RemoveLeft(runDir string, patience time.Duration) error {
 	name := filepath.Join(runDir, listName)
 	b, err := os.ReadFile(name)
@@ -57,7 +57,7 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	var all []error
 	for path := range strings.Lines(string(b)) {
 		path = strings.TrimSuffix(path, "\n")
-		// else the keeper was killed while it wrote
+		// Other lines are incomplete: the keeper was killed while it wrote them.
 		if filepath.IsAbs(path) && strings.HasPrefix(filepath.Base(path), groupPrefix) {
 			all = append(all, removeGroup(path, patience))
 		}
@@ -68,12 +68,13 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	return fault.Wrap(os.Remove(name), "remove the list of control groups in %s", runDir)
 }
 
-// removeGroup removes a control group, and waits for the processes in it to end: the kernel
-// does not report when the last has left. A missing group is not an error.
+// removeGroup removes a control group, and waits for the processes in it to exit: the kernel does not report when the
+// last one has left. A missing group is not an error.
 func removeGroup(path string, patience time.Duration) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		err := unix.Rmdir(path)
-		if _, gone := os.Lstat(path); err == nil || errors.Is(gone, os.ErrNotExist) { // rmdir(2) may say that it may not
+		// rmdir(2) may return a permission error for a missing group.
+		if _, gone := os.Lstat(path); err == nil || errors.Is(gone, os.ErrNotExist) {
 			return nil
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {

@@ -38,11 +38,11 @@ func TestRemoveLeft_RemovesGroupsOfKilledMonitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := RemoveLeft(c.RunDir, time.Second); err == nil || !Left(c.RunDir) {
-		t.Errorf("groups of a process are removed: %v", err)
+		t.Errorf("groups with a process were removed: %v", err)
 	}
 	end()
 	if err := RemoveLeft(c.RunDir, time.Second); err != nil || Left(c.RunDir) {
-		t.Errorf("groups are left: %v", err)
+		t.Errorf("groups were left: %v", err)
 	}
 	for _, path := range paths {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
@@ -50,11 +50,11 @@ func TestRemoveLeft_RemovesGroupsOfKilledMonitor(t *testing.T) {
 		}
 	}
 	if err := RemoveLeft(c.RunDir, time.Second); err != nil {
-		t.Errorf("without a list: %v", err)
+		t.Errorf("RemoveLeft without a list: %v", err)
 	}
 }
 
-// TestRemoveLeft_RemovesNothingElse has a list that is torn, and names that are no groups of ours.
+// TestRemoveLeft_RemovesNothingElse has a list with an incomplete line, and names that are not groups of Coppice.
 func TestRemoveLeft_RemovesNothingElse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func TestRemoveLeft_RemovesNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := RemoveLeft(dir, time.Second); err == nil || !Left(dir) {
-		t.Errorf("what stays is not reported: %v", err)
+		t.Errorf("groups that remain were not reported: %v", err)
 	}
 	for _, name := range kept {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
@@ -84,6 +84,6 @@ func TestRemoveLeft_RemovesNothingElse(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "coppice-empty")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("an empty group is left: %v", err)
+		t.Errorf("an empty group was left: %v", err)
 	}
 }

@@ -12,19 +12,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// share holds a box to one limit by a controller of version 1, on hosts where version 2
-// does not have that controller.
+// share enforces one limit of a box with a controller of version 1, on hosts where version 2 lacks that controller.
 type share struct {
 	path   string
-	counts string // the file and key that count how often the limit was reached
+	counts string // the file that counts how often the limit was reached, at key
 	key    string
 }
 
 // Shares are the control groups of version 1 of a box, by controller. A nil Shares does nothing.
 type Shares map[string]*share
 
-// NewShares makes a group for each limit that version 2 does not enforce, if the host has
-// its controller. Any other failure is an error, as in New.
+// NewShares creates a group for each limit that version 2 does not enforce, if the host has its controller. Any other
+// failure is an error, as in New.
 func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
 	if c.NoCgroup || !c.Caller.Root {
 		return nil, nil
@@ -47,7 +46,7 @@ func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if s != nil { // where swap is counted
+		if s != nil { // only where swap is counted
 			if _, err := delegated(s.write("memory.memsw.limit_in_bytes", strconv.FormatInt(n, 10))); err != nil {
 				return nil, fault.Wrap(err, "limit the sandbox's memory with swap")
 			}
@@ -62,8 +61,8 @@ func NewShares(c plan.Config, have plan.CgroupFacts) (all Shares, err error) {
 	return all, nil
 }
 
-// add makes the group of one controller, and writes to its files; nil if the host does not have the
-// controller or this process may not use it.
+// add creates the group of one controller, and writes to its files. It returns nil if the host lacks the controller or
+// this process may not use it.
 func (all Shares) add(c plan.Config, controller string, s share, files ...string) (*share, error) {
 	parent, err := shareParent(controller)
 	if err != nil || parent == "" {
@@ -83,8 +82,8 @@ func (all Shares) add(c plan.Config, controller string, s share, files ...string
 	return &s, nil
 }
 
-// shareParent finds where the groups of a controller are made; "" where the host does not
-// have it. Those of memory and tasks are below our own, so that limits on us bound the boxes too.
+// shareParent finds the directory in which the groups of a controller are created, or "" if the host lacks it. Those of
+// memory and tasks are below the daemon's own group, so that its limits also bound the boxes.
 func shareParent(controller string) (string, error) {
 	mount, err := groupMount("cgroup", controller)
 	if err != nil || mount == "" {
@@ -123,11 +122,11 @@ func (all Shares) Hits() (h Hits) {
 	return h
 }
 
-// bandwidth returns how many microseconds of processor time there are in how many of
-// time. The kernel takes no quota below a millisecond.
+// bandwidth returns the quota of processor time in each period, in microseconds. The kernel accepts no quota below a
+// millisecond.
 func bandwidth(milli int64) (quota, period string) {
 	const usual, long = 100_000, 1_000_000
-	milli = min(milli, 10_000_000) // more processors than Linux knows
+	milli = min(milli, 10_000_000) // more processors than Linux supports
 	if milli < 10 {
 		return strconv.FormatInt(milli*long/1000, 10), strconv.Itoa(long)
 	}
@@ -155,8 +154,8 @@ func (all Shares) Remove() {
 	}
 }
 
-// CanLimitCPU tries whether a daemon, of real root or not, can limit the processor time of a box. If not, the
-// error has a hint.
+// CanLimitCPU tests whether a daemon, of real root or not, can limit the processor time of a box. If not, it returns an
+// error with a hint.
 func CanLimitCPU(root bool) error {
 	c := plan.Config{ID: "try" + strconv.FormatInt(time.Now().UnixNano(), 36), Caller: plan.Caller{Root: root},
 		Limits: plan.Limits{MilliCPUs: 1000}}

@@ -11,22 +11,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
-// ask is an execve(2) whose result is not known.
+// ask is an execve(2) whose result is not yet known.
 type ask struct {
 	notify.Execution
 	dir   []byte
 	at    time.Time
 	check time.Time     // when to check which file the process executes
 	again time.Duration // until the check after that
-	told  uint64        // the id of the program in the record, or 0 if it is not there
+	told  uint64        // the id of the program in the record, or 0 if it was not recorded yet
 }
 
 const (
-	// maxAsks is how many asks of the threads of a process may be open. Further ones are recorded
-	// at once, as asked for.
+	// maxAsks is how many asks of the threads of a process may be open. Further ones are recorded as asked for at once.
 	maxAsks = 16
-	// patience is how long a process may stay the same file before its ask is recorded as asked
-	// for. It is checked further, at growing intervals up to rarely.
+	// patience is how long a process may keep executing the same file before its ask is recorded as asked for. The
+	// process is still checked after that, at growing intervals of up to rarely.
 	patience = time.Second
 	rarely   = time.Hour
 )
@@ -87,8 +86,8 @@ func (p *Recorder) Began(tid int) {
 		p.settle(a, tid, file, ok)
 		return
 	}
-	// It has executed the same file again. The process executes nothing while it waits for init,
-	// but an execve of another thread may still be under way.
+	// The process has executed the same file again. It executes nothing while it waits for init, but an execve of
+	// another thread may still be in progress.
 	last := a.asks[len(a.asks)-1]
 	if last.told == 0 {
 		last.told = p.tellBegun(a, last, file)
@@ -118,7 +117,7 @@ func (p *Recorder) settleDue(now time.Time) (next time.Duration) {
 		if !due.After(now) {
 			file, ok := fileOf(a.pid)
 			if ok && file != a.file && now.Sub(a.asks[0].at) < patience && halfMade(a.pid) {
-				ok = false // later
+				ok = false // check again later
 			}
 			p.settle(a, 0, file, ok)
 			if len(a.asks) == 0 {
@@ -133,8 +132,8 @@ func (p *Recorder) settleDue(now time.Time) (next time.Duration) {
 	return next
 }
 
-// halfMade reports whether the kernel has not recorded the arguments of a program yet, which it
-// does last. Before Linux 5.18 a program may have no arguments at all.
+// halfMade reports whether the kernel has not yet recorded the arguments of a program, the last step of an execve(2).
+// Before Linux 5.18 a program may have no arguments at all.
 func halfMade(pid int) bool {
 	var one [1]byte
 	return len(procs.Cmdline(pid, one[:])) == 0
@@ -159,9 +158,9 @@ func (p *Recorder) postpone(a *alive, now time.Time) (due time.Time) {
 	return due
 }
 
-// settle records the results of a process's asks as far as they are known. If the process executes
-// another file, the last ask succeeded and all others are over. If thread tid runs, its own asks
-// are over. A process that has ended is left to end. p.mu is held.
+// settle records the results of a process's asks as far as they are known. If the process executes another file, the
+// last ask succeeded and all others are over. If thread tid runs, its own asks are over. The asks of
+// a process that has ended stay for end. p.mu is held.
 func (p *Recorder) settle(a *alive, tid int, file fileID, there bool) {
 	if there && file != a.file {
 		last := len(a.asks) - 1

@@ -12,11 +12,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// ends reports which of a set of processes have ended, by their pidfds. Only a parent can wait(2)
+// ends reports which of a set of processes have ended, by their pidfds. wait(2) would not do: only a parent can wait
 // for a process, and init is not the parent of most.
 type ends struct {
 	poll int      // the epoll instance
-	file *os.File // the same, known to the Go scheduler
+	file *os.File // the same, registered with the Go scheduler
 	raw  syscall.RawConn
 	kick int // an eventfd in the epoll instance, for wake
 }
@@ -33,7 +33,7 @@ func newEnds() (*ends, error) {
 	}
 	e := &ends{poll: poll, kick: kick}
 	if err = e.add(kick, 0); err == nil {
-		err = unix.SetNonblock(poll, true) // else package os would not use the scheduler's poller
+		err = unix.SetNonblock(poll, true) // otherwise package os would not use the scheduler's poller
 	}
 	if err == nil {
 		e.file = os.NewFile(uintptr(poll), "programs")
@@ -60,7 +60,7 @@ func (e *ends) wake() {
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(e.kick), uintptr(unsafe.Pointer(&one[0])), uintptr(len(one)))
 }
 
-// wait returns when a process has ended or wake was called. It is called by one goroutine.
+// wait returns when a process has ended or wake was called. Only one goroutine may call it.
 func (e *ends) wait() error {
 	return e.raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -69,7 +69,7 @@ func (e *ends) wait() error {
 	})
 }
 
-// ready returns the processes that have ended and were not removed, as pids by pidfds.
+// ready returns the processes that have ended and were not yet removed, as pids by pidfds.
 func (e *ends) ready() map[int]int {
 	var list [64]unix.EpollEvent
 	ended := map[int]int{}
@@ -87,7 +87,7 @@ func (e *ends) ready() map[int]int {
 			var count [8]byte
 			_, _ = unix.Read(e.kick, count[:])
 		}
-		if len(ended) == before { // all were seen before
+		if len(ended) == before { // all of these were returned before
 			return ended
 		}
 	}

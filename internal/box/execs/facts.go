@@ -12,11 +12,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
-// fileID identifies a file among all that exist at the same time.
+// fileID identifies a file among all files that exist at the same time.
 type fileID struct{ dev, ino uint64 }
 
-// fileOf returns the file that a process executes, as the kernel has it. ok is false if the
-// process has ended.
+// fileOf returns the file that a process executes, as reported by the kernel. ok is false if the process has ended.
 func fileOf(pid int) (id fileID, ok bool) {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/"+strconv.Itoa(pid)+"/exe", &st)
@@ -33,7 +32,7 @@ func readLink(name string) []byte {
 	return bytes.Clone(buf[:n])
 }
 
-// arguments reads the beginning of the arguments of a process. cut is how many bytes follow.
+// arguments reads the beginning of the arguments of a process. cut is the number of bytes that follow.
 func arguments(pid int) (args []byte, cut int64) {
 	var buf [MaxProgramArgs]byte
 	got := procs.Cmdline(pid, buf[:])

@@ -14,27 +14,27 @@ import (
 // (wire.MaxFrame) even if each byte takes six in JSON.
 const (
 	maxLabels     = 256
-	maxDetails    = 64 // programs in the list above which no detail is added
+	maxDetails    = 64 // list length above which no detail is added
 	maxLabelBytes = 128 << 10
 )
 
-// Labels collects the programs that are started between two freezes, to label the snapshot. A
-// program that was started by another one of the same interval is a detail of it; details are left
-// out first. The zero value is ready to use. Labels is not for concurrent use.
+// Labels collects the programs that are started between two freezes, to label the snapshot. A program that was started
+// by another one of the same interval is a detail of that one; details are left out first. The zero value is ready to
+// use. Labels is not safe for concurrent use.
 type Labels struct {
 	list  []wire.Program // oldest first
-	bytes int            // of list
-	last  uint64         // the id of the newest
-	since uint64         // the last id before the interval
+	bytes int            // size of list
+	last  uint64         // id of the newest program
+	since uint64         // last id before the interval
 }
 
 const (
 	maxArgs = 64    // arguments in a label
-	cutMark = "..." // stands for the rest
+	cutMark = "..." // replaces the rest
 )
 
-// Note adds a program. Each has a greater ID than the one before. parent returns the pid of its
-// parent, and is called if the parent was started in the same interval.
+// Note adds a program, whose ID must be greater than that of the one before. parent returns the pid of the program's
+// parent, and is called only if the parent was started in the same interval.
 func (l *Labels) Note(n *initlink.Program, parent func() int) {
 	l.last = n.ID
 	p := wire.Program{PID: n.PID, Dir: string(n.Dir), Started: n.Started}
@@ -81,8 +81,8 @@ func (l *Labels) add(n wire.Program) {
 
 func (l *Labels) full() bool { return len(l.list) >= maxLabels || l.bytes >= maxLabelBytes }
 
-// drop removes the oldest detail from the list or, if there is none, the oldest program. Its
-// neighbour counts it as unlisted.
+// drop removes the oldest detail from the list or, if there is none, the oldest program, and counts it as Unlisted in a
+// neighbour.
 func (l *Labels) drop() {
 	i := max(0, slices.IndexFunc(l.list, func(n wire.Program) bool { return n.Parent != 0 }))
 	gone := l.list[i]
@@ -93,7 +93,7 @@ func (l *Labels) drop() {
 	}
 }
 
-// size returns about how many bytes of a frame a program takes, if JSON escapes none.
+// size returns about how many bytes of a frame a program takes if JSON escapes none of them.
 func size(n wire.Program) int {
 	bytes := 32 + len(n.Dir)
 	for _, a := range n.Args {

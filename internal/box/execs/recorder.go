@@ -27,47 +27,46 @@ const (
 	maxPendingBytes = 4 << 20
 	// maxBatch is about the largest size of a message.
 	maxBatch = 256 << 10
-	// maxAlive is the largest number of running processes in the record. Programs of others are
-	// recorded as asked for, without an end.
+	// maxAlive is the largest number of running processes in the record. Programs of further processes are recorded as
+	// asked for, without an end.
 	maxAlive = limit.ProgramsAlive
-	// maxAncestors is how many ancestors of a process are searched for the program that is its
-	// parent.
+	// maxAncestors is how many ancestors of a process are searched for its parent program.
 	maxAncestors = 16
 )
 
-// Recorder records the programs of a sandbox, by the calls that package notify sees, and sends
-// them to the keeper. A nil one records nothing.
+// Recorder records the programs of a sandbox from the calls that package notify sees, and sends them to the keeper. A
+// nil Recorder records nothing.
 //
 // Each execve(2) that a process asks for (asked.go) is recorded as one of:
 //
 //	begun  the process executes another file than before, or has made the first call of a new
 //	       program; file, arguments and directory are read from /proc
 //	asked  the process asked again, has ended, or still executes the same file; file, arguments
-//	       and directory are as the sandbox gave them
+//	       and directory are those that the sandbox passed
 type Recorder struct {
 	link  *initlink.Link
 	child func(pid int) bool // reports whether a process is about to become a command
 	ends  *ends
-	begun atomic.Uint64 // the last id
-	idle  atomic.Bool   // watch waits to be woken up
-	later *time.Timer   // wakes it up for the next check of an ask
+	begun atomic.Uint64 // id of the last program
+	idle  atomic.Bool   // Watch waits for a wake-up
+	later *time.Timer   // wakes Watch up for the next check of an ask
 
 	mu      sync.Mutex
-	exec    string                  // guarded by mu; of the command that is being started
+	exec    string                  // guarded by mu; the id of the command that is being started
 	alive   map[int]*alive          // guarded by mu; by pid
-	waiting map[int]*alive          // guarded by mu; those of them with asks
-	newest  *alive                  // guarded by mu; the process of the last ask; nil if that is recorded
+	waiting map[int]*alive          // guarded by mu; the processes in alive that have asks
+	newest  *alive                  // guarded by mu; the process of the last ask; nil if that ask is recorded
 	pending []initlink.ProgramEvent // guarded by mu
-	bytes   int                     // guarded by mu; of pending
-	dropped uint64                  // guarded by mu; events that were dropped since Tell
+	bytes   int                     // guarded by mu; size of pending
+	dropped uint64                  // guarded by mu; events that were dropped since the last Tell
 	labels  Labels                  // guarded by mu
 
-	telling sync.Mutex // held while events are sent, so that they keep their order; before mu
+	telling sync.Mutex // held while events are sent, so that they keep their order; locked before mu
 }
 
-// alive is a process that executed something, or asked for it.
+// alive is a process that executed a program or asked for one.
 type alive struct {
-	id, parent uint64 // of the program that it executes, or 0 if it is not known, and of its parent
+	id, parent uint64 // ids of the program that it executes (0 if unknown) and of its parent program
 	exec       string
 	pid, ppid  int
 	fd         int // its pidfd
@@ -95,14 +94,14 @@ func (p *Recorder) Starting(exec string) {
 	p.mu.Unlock()
 }
 
-// process returns the record of the process of a thread, which waits for init. It returns nil if
-// the thread has ended, and a record without a pidfd if there is no room. p.mu is held.
+// process returns the record of the process of a thread, which waits for init. It returns nil if the thread has ended,
+// and an unregistered record with fd -1 if there is no room. p.mu is held.
 func (p *Recorder) process(tid int) *alive {
 	if a := p.living(tid); a != nil {
 		return a
 	}
 	pid, fd := tid, procs.OpenPidfd(tid)
-	if fd < 0 { // it is not the first of its process
+	if fd < 0 { // not the first thread of its process
 		if pid = procs.ProcessOf(tid); pid == tid {
 			return nil
 		}
@@ -169,8 +168,8 @@ func (p *Recorder) above(pid int) *alive {
 	return nil
 }
 
-// end records that a process has ended, and removes it. Its last ask may have succeeded: if the
-// process had no program before, its end is recorded as the end of that one. p.mu is held.
+// end records that a process has ended, and removes it. If the process had no program before its last ask, that ask may
+// have succeeded: the end of the process is recorded as the end of the program that it asked for. p.mu is held.
 func (p *Recorder) end(a *alive) {
 	if status, ok := procs.ExitStatus(a.fd, a.pid); ok {
 		p.endWith(a, &status)
@@ -179,7 +178,7 @@ func (p *Recorder) end(a *alive) {
 	}
 }
 
-// Reaped records the end of a child of init that init has waited for.
+// Reaped records the exit of a child of init. Init has already waited for it.
 func (p *Recorder) Reaped(pid int, status uint32) {
 	if p == nil {
 		return
@@ -191,7 +190,7 @@ func (p *Recorder) Reaped(pid int, status uint32) {
 	}
 }
 
-// endWith is end with a wait status, which is nil if it is not known. p.mu is held.
+// endWith is end with a known wait status, or nil. p.mu is held.
 func (p *Recorder) endWith(a *alive, status *uint32) {
 	e := initlink.ProgramEnded{At: time.Now(), Status: status}
 	for i, x := range a.asks {
@@ -229,8 +228,8 @@ func sizeOf(e initlink.ProgramEvent) int {
 	return 192 + len(e.Began.Exe) + len(e.Began.Args) + len(e.Began.Dir)
 }
 
-// Tell sends the keeper all starts and ends up to now. due is how long it is until the next check
-// of an ask, or 0 if there is none.
+// Tell sends the keeper all starts and ends so far. due is the time until the next check of an ask, or 0 if there is
+// none.
 func (p *Recorder) Tell() (due time.Duration, err error) {
 	if p == nil {
 		return 0, nil
@@ -262,11 +261,11 @@ func (p *Recorder) Tell() (due time.Duration, err error) {
 	return due, nil
 }
 
-// pause is how long events are collected before they are sent. The time of an end is as precise.
+// pause is how long events are collected before they are sent, and so the precision of the time of an end.
 const pause = 10 * time.Millisecond
 
-// Watch sends events as programs start and end, until this process ends or the link fails. It
-// wakes up once in a pause at most, and not at all while no program starts or ends.
+// Watch sends events as programs start and end, until this process ends or the link fails. It wakes up at most once per
+// pause, and not at all while no program starts or ends.
 func (p *Recorder) Watch() {
 	for {
 		p.idle.Store(true)
@@ -295,7 +294,7 @@ func (p *Recorder) any() bool {
 	return len(p.pending) > 0 || p.dropped > 0
 }
 
-// wake wakes watch up.
+// wake wakes up Watch.
 func (p *Recorder) wake() {
 	if p.idle.CompareAndSwap(true, false) {
 		p.ends.wake()

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handlers of our own, by their addresses: see bear_amd64.s.
+// Addresses of init's own signal handlers, see bear_amd64.s.
 var bearHandler, faultHandler, handlerBack uintptr
 
-// sigaction is the kernel's.
+// sigaction is the kernel's structure.
 type sigaction struct {
 	handler, flags, restorer uintptr
 	mask                     uint64
@@ -20,22 +20,21 @@ type sigaction struct {
 // Flags of sigaction(2).
 const (
 	saSigInfo  = 0x4
-	saRestorer = 0x04000000 // restorer is set, which amd64 wants
+	saRestorer = 0x04000000 // restorer is set, which amd64 requires
 	saOnStack  = 0x08000000
 	saRestart  = 0x10000000
 )
 
-// bearSignals makes PID 1 survive every signal that is sent inside its pid namespace. The kernel sends it
-// none that has no handler, and would end it (signal(7); kernel/signal.c, sig_task_ignored). But a signal for
-// the process is not ignored if the thread with the number that it was sent to blocks signals, as each thread
-// of the Go runtime does at times; it then ends the process through another thread (complete_signal). With
-// the runtime's own handler, a SIGSEGV sent by sigqueue(3) would end it. So every signal has a handler that
-// does nothing.
+// bearSignals makes PID 1 survive every signal that is sent inside its pid namespace. The kernel drops a signal to PID
+// 1 that has no handler (signal(7); kernel/signal.c, sig_task_ignored). But it does not drop a signal to the process if
+// the thread whose number it was sent to blocks signals, as each thread of the Go runtime does at times; the signal
+// then ends the process through another thread (complete_signal). A SIGSEGV sent by sigqueue(3) would end the process
+// through the runtime's own handler. So every signal has a handler that does nothing.
 //
-// SIGURG stays the Go scheduler's. Signals that stop a process, or are ignored by default, do not end it.
-// Commands inherit none of this: execve(2) resets handlers.
+// SIGURG remains with the Go scheduler. Signals that stop a process, or are ignored by default, do not end it. Commands
+// inherit none of this: execve(2) resets handlers.
 func bearSignals() {
-	// All others wait meanwhile, or many would not fit on the stack for signals.
+	// All other signals are blocked during the handler, or many would overflow the signal stack.
 	a := sigaction{flags: saSigInfo | saOnStack | saRestart, restorer: handlerBack, mask: ^uint64(0)}
 	if handlerBack != 0 {
 		a.flags |= saRestorer

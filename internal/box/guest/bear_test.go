@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bears is set in the process that has init's handlers.
+// bears is set in the environment of the process that has init's handlers.
 const bears = "COPPICE_TEST_BEARS"
 
-// TestSignals_OnlyFaultsAreFatal checks that signals sent by other processes are survived, and
-// that a fault of the process itself ends it.
+// TestSignals_OnlyFaultsAreFatal checks that the process survives signals from other processes, and that a fault of its
+// own ends it.
 func TestSignals_OnlyFaultsAreFatal(t *testing.T) {
 	if os.Getenv(bears) != "" {
 		bearToTheFault(t)
@@ -50,5 +50,5 @@ func bearToTheFault(t *testing.T) {
 	}
 	fmt.Println("borne")
 	page[0] = 1
-	t.Fatal("nothing has happened")
+	t.Fatal("the fault did not end the process")
 }

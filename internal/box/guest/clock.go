@@ -11,8 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 )
 
-// clock returns a value that differs from an earlier one if any process of the box has run meanwhile, and so
-// may have changed a file by any means.
+// clock returns a value that differs from an earlier one if any process of the box has run in between, and so may have
+// changed a file in any way.
 func (d *daemon) clock() (uint64, error) {
 	sum := fnv.New64a()
 	add := func(a, b uint64) {
@@ -32,14 +32,13 @@ func (d *daemon) clock() (uint64, error) {
 	for _, pid := range pids {
 		var ts unix.Timespec
 		if unix.ClockGettime(processClock(pid), &ts) != nil {
-			continue // gone: its waiting parent has run, or init reaps it here
+			continue // the process has ended: its waiting parent has run, or init reaps it
 		}
 		add(uint64(pid), uint64(ts.Nano()))
 	}
 	return sum.Sum64(), nil
 }
 
-// processClock is the clock of the processor time of a process with all its
-// threads, the way that clock_getcpuclockid(3) makes it: in nanoseconds, and
-// without a look into /proc for every thread.
+// processClock returns the clock of the processor time of a process with all its threads, as clock_getcpuclockid(3)
+// computes it. The clock counts nanoseconds, and needs no read of /proc for every thread.
 func processClock(pid int) int32 { return ^int32(pid)<<3 | 2 }

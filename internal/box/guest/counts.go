@@ -15,16 +15,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// count is one of the kernel's counts for the users of a user namespace, which are limited
-// by a file of /proc/sys/user (namespaces(7)).
+// count is a kernel object that is counted for each user of a user namespace, and limited by a file of /proc/sys/user
+// (namespaces(7)).
 type count struct {
 	name string
 	most int64
-	host string // file below /proc/sys with the host's limit for one user; "" if most alone is the limit
+	host string // file below /proc/sys with the host's limit for one user; "" if most is the only limit
 }
 
-// counts lists what a sandbox could exhaust for the user that started it: the kernel also counts what a user
-// namespace uses against its owner (kernel/ucount.c).
+// counts lists the objects that a sandbox could exhaust for the user that started it: the kernel also counts the
+// objects of a user namespace against its owner (kernel/ucount.c).
 var counts = []count{
 	{"max_inotify_instances", limit.Inotify, "fs/inotify/max_user_instances"},
 	{"max_inotify_watches", limit.InotifyWatches, "fs/inotify/max_user_watches"},
@@ -40,9 +40,9 @@ var counts = []count{
 	{"max_uts_namespaces", limit.Namespaces, ""},
 }
 
-// boundCounts limits the counts of the caller's user namespace, which is the sandbox's: a
-// procfs shows each reader its own. Commands lack CAP_SYS_RESOURCE and cannot raise them. If
-// /proc/sys cannot be written, the protection is weak.
+// boundCounts limits the counts of the caller's user namespace, which is the sandbox's: a procfs shows each reader the
+// limits of the reader's own namespace. Commands lack CAP_SYS_RESOURCE and cannot raise them. If /proc/sys cannot be
+// written, the protection is weak.
 func boundCounts(proc int) ([]plan.Item, error) {
 	for _, c := range counts {
 		n := c.most
@@ -58,7 +58,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 		}
 		file, err := openBeneath(proc, "sys/user/"+c.name, unix.O_WRONLY)
 		if errors.Is(err, unix.ENOENT) {
-			continue // an older kernel does not count these for each namespace
+			continue // an older kernel does not count these per namespace
 		}
 		if err == nil {
 			_, err = unix.Write(file, []byte(strconv.FormatInt(n, 10)))
@@ -76,7 +76,7 @@ func boundCounts(proc int) ([]plan.Item, error) {
 	return nil, nil
 }
 
-// readCount reads a number from a file below a procfs; ok is false if the file does not exist.
+// readCount reads a number from a file below a procfs. ok is false if the file does not exist.
 func readCount(proc int, name string) (n int64, ok bool, err error) {
 	fd, err := openBeneath(proc, name, unix.O_RDONLY)
 	if errors.Is(err, unix.ENOENT) {

@@ -21,7 +21,7 @@ import (
 // inNamespace is set in the environment of the child process of TestCounts_BoundUserNamespace.
 const inNamespace = "COPPICE_COUNTS_TEST"
 
-// TestCounts_BoundUserNamespace uses up each count in a user namespace with limits, as a sandbox may do.
+// TestCounts_BoundUserNamespace exhausts each count in a user namespace with limits, as a sandbox could.
 func TestCounts_BoundUserNamespace(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
 		useUp(t)
@@ -46,7 +46,7 @@ func TestCounts_BoundUserNamespace(t *testing.T) {
 	}
 }
 
-// useUp bounds the counts of the user namespace that it is in, and uses each up.
+// useUp bounds the counts of its user namespace, and exhausts each.
 func useUp(t *testing.T) {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,7 +55,7 @@ func useUp(t *testing.T) {
 	defer unix.Close(proc)
 	weak, err := boundCounts(proc)
 	if err != nil || len(weak) > 0 {
-		t.Skipf("needs /proc/sys/user, to be written: %v, %v", weak, err)
+		t.Skipf("needs a writable /proc/sys/user: %v, %v", weak, err)
 	}
 	for _, c := range counts {
 		most, ok, err := readCount(proc, "sys/user/"+c.name)
@@ -82,7 +82,7 @@ func useUp(t *testing.T) {
 	}
 }
 
-// take makes up to n objects of a kind, and returns how many it got and why no more.
+// take creates up to n objects of a kind. It returns how many it created, and the error that stopped it.
 func take(t *testing.T, kind string, n int) (int, error) {
 	switch kind {
 	case "max_inotify_instances":
@@ -98,11 +98,11 @@ func take(t *testing.T, kind string, n int) (int, error) {
 		return mark(t, n, fanotify, func(fd int, name string) error {
 			err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN, unix.AT_FDCWD, name)
 			if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EXDEV) {
-				return errors.ErrUnsupported // the file system has no identity that is needed
+				return errors.ErrUnsupported // the file system lacks the identity that fanotify requires
 			}
 			return err
 		})
-	case "max_user_namespaces": // no thread alone can enter one
+	case "max_user_namespaces": // a single thread cannot enter one
 		cmd := exec.Command("/proc/self/exe", "-test.run=^$")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
 		if err := cmd.Run(); err != nil {
@@ -118,7 +118,7 @@ func take(t *testing.T, kind string, n int) (int, error) {
 	}[kind])
 }
 
-// fanotify makes a group as a user without privileges may.
+// fanotify creates a group with the flags that a user without privileges may use.
 func fanotify() (int, error) {
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_REPORT_FID|unix.FAN_CLOEXEC, unix.O_RDONLY)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) {
@@ -139,7 +139,7 @@ func open(t *testing.T, n int, one func() (int, error)) (int, error) {
 	return n, nil
 }
 
-// mark marks up to n files in several watchers, each of which has all of them.
+// mark marks up to n files, spread over several watchers.
 func mark(t *testing.T, n int, watcher func() (int, error), one func(fd int, name string) error) (int, error) {
 	var watchers [8]int
 	for i := range watchers {
@@ -165,7 +165,7 @@ func mark(t *testing.T, n int, watcher func() (int, error), one func(fd int, nam
 	return n, nil
 }
 
-// enter has up to n threads enter a namespace of their own at once.
+// enter makes up to n threads each enter a new namespace, and keeps all of them until it returns.
 func enter(n, flag int) (int, error) {
 	var all sync.WaitGroup
 	leave, entered := make(chan struct{}), make(chan error)
@@ -173,7 +173,7 @@ func enter(n, flag int) (int, error) {
 	defer close(leave)
 	for i := range n {
 		all.Go(func() {
-			runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+			runtime.LockOSThread() // never unlocked: the thread exits and releases the namespace
 			entered <- unix.Unshare(flag)
 			<-leave
 		})

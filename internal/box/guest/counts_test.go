@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settings is a directory with files as /proc has them, and a descriptor of it.
+// settings returns a directory with files as in /proc/sys, and a descriptor of it.
 func settings(t *testing.T, files map[string]string) (dir string, fd int) {
 	t.Helper()
 	dir = t.TempDir()

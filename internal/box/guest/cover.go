@@ -15,14 +15,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mayCover reports whether init may mount a file of its own over f, to which name resolved in the sandbox's
-// root, and whether the mount must be read-only. The kernel reports the path of f through proc, init's
-// procfs.
+// mayCover reports whether init may mount its own file over f, to which name resolved in the sandbox's root, and
+// whether the mount must be read-only. The kernel reports the path of f through proc, init's procfs.
 func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok, readOnly bool, err error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(proc, "self/fd/"+strconv.Itoa(int(f.Fd())), buf)
 	if errors.Is(err, unix.ENAMETOOLONG) || n == len(buf) {
-		return false, true, nil // no system file is that deep
+		return false, true, nil // no system file has such a long path
 	}
 	if err != nil {
 		return false, true, fault.Wrap(err, "resolve %s", name)
@@ -31,12 +30,11 @@ func mayCover(proc int, regions []rootspec.Region, name string, f *os.File) (ok,
 	return rootspec.MayCover(regions, name, at), !rootspec.RegionOf(regions, at).Open, nil
 }
 
-// layOver mounts init's file ours over an open file of the sandbox. With readOnly, no process in the sandbox
-// can write to either name. gVisor cannot clone mounts of files; there, root can write, which changes only
-// init's file.
+// layOver mounts init's file ours over an open file of the sandbox. With readOnly, no process in the sandbox can write
+// to either name. GVisor cannot clone mounts of files; there, root can write, which changes only init's file.
 func layOver(ours string, over *os.File, readOnly bool) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, ours, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if errors.Is(err, unix.ENOTDIR) { // gVisor clones mounts of directories alone
+	if errors.Is(err, unix.ENOTDIR) { // gVisor clones only mounts of directories
 		return bindOver(ours, over)
 	}
 	if err != nil {
@@ -63,8 +61,8 @@ func layOver(ours string, over *os.File, readOnly bool) error {
 	return err
 }
 
-// removed reports whether the name by which f was opened has been removed; nothing can be
-// mounted there. The link of its descriptor says so (d_path of fs/d_path.c).
+// removed reports whether the name by which f was opened has been removed, so that nothing can be mounted there. The
+// link of its descriptor shows it (d_path of fs/d_path.c).
 func removed(f *os.File) (bool, error) {
 	proc, err := openProc()
 	if err != nil {
@@ -91,7 +89,7 @@ func coverItself(ours string) error {
 	return fault.Wrap(mounts.AttachOver(same, at), "make %s read-only", ours)
 }
 
-// bindOver is layOver by mount(2).
+// bindOver is layOver with mount(2).
 func bindOver(ours string, over *os.File) error {
 	proc, err := openProc()
 	if err != nil {

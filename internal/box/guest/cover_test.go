@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A mount over a file fails with ENOENT where the file was removed; no other ENOENT means
-// that it may be left out.
+// TestRemoved exists because a mount over a file fails with ENOENT if the file was removed. The mount must not be left
+// out for any other ENOENT.
 func TestRemoved(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
@@ -21,7 +21,7 @@ func TestRemoved(t *testing.T) {
 	}
 	defer f.Close()
 	if gone, err := removed(f); gone || err != nil {
-		t.Errorf("a file that is there: %v, %v", gone, err)
+		t.Errorf("an existing file: %v, %v", gone, err)
 	}
 	if err := os.Link(name, name+"2"); err != nil {
 		t.Fatal(err)
@@ -30,6 +30,6 @@ func TestRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if gone, err := removed(f); !gone || err != nil {
-		t.Errorf("a file that was removed and has another name: %v, %v", gone, err)
+		t.Errorf("a removed name of a file that has another name: %v, %v", gone, err)
 	}
 }

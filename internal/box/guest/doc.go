@@ -1,17 +1,17 @@
-// Package guest implements init, the program that runs inside a box as PID 1 of the sandbox's namespaces (in
-// tier workspace as a child of the keeper, without namespaces). It makes the root, serves system call
-// notifications, starts commands and reaps.
+// Package guest implements init, the program that runs inside a box as PID 1 of the sandbox's namespaces (in tier
+// workspace as a child of the keeper, without namespaces). Init sets up the root, serves system call notifications,
+// starts commands and reaps processes.
 //
-// Commands are started from one thread of init, the launcher, which has given up what a command must not
-// have: capabilities, ids, the right to gain privileges, and every call that the filters refuse. Credentials,
-// filters and Landlock domains belong to threads, and a child inherits those of the thread that forks it. So
-// no code that could be manipulated runs between fork and exec, no second process has to be kept alive, and
-// all commands share one Landlock domain. Init itself cannot be traced, read or killed from inside: it is not
-// dumpable, and PID 1 gets no signal from its own namespace that it has no handler for.
+// Commands are started from one thread of init, the launcher, which has dropped everything that a command must not
+// have: capabilities, ids, the right to gain privileges, and every call that the filters refuse. Credentials, filters
+// and Landlock domains belong to threads, and a child inherits those of the thread that forks it. So no code that could
+// be manipulated runs between fork and exec, no second process has to be kept running, and all commands share one
+// Landlock domain. Init itself cannot be traced, read or killed from inside: it is not dumpable, and PID 1 receives a
+// signal from its own namespace only if it has a handler for it.
 //
-// Independent parts of init are packages: initlink (the messages between keeper and init), mounts (the
-// primitives of the root), procs (what is read about processes), execs (the record of programs) and refusals
-// (the sum of refused calls).
+// Independent parts of init are packages: initlink (the messages between keeper and init), mounts (the primitives of
+// the root), procs (reading information about processes), execs (the record of programs) and refusals (the summary of
+// refused calls).
 //
 // It is imported by cmd/coppice-init and, for tier gvisor, by relay. It imports these packages, plan,
 // seccomp, notify, rootspec, dirfd, client/wire and fault.

@@ -24,19 +24,19 @@ import (
 type command struct {
 	file      string
 	args, env []string
-	files     [3]int      // none of them below 3
+	files     [3]int      // each at least 3
 	tty       bool        // files[0] becomes its controlling terminal
 	open      unix.Rlimit // RLIMIT_NOFILE
-	child     *int32      // where the child's number is before it runs
+	child     *int32      // where the child's pid is stored before the child runs
 }
 
 // forkOpenly is syscall.ForkExec with two differences.
 //
-// RLIMIT_NOFILE belongs to a process, and a lowered hard limit cannot be raised again. So it is set between
-// fork and exec, which package syscall does not do, and init keeps its own. And if programs are recorded,
-// other threads of this process answer the child's execve. Package syscall would block them, since its thread
-// waits in vfork(2) without the Go scheduler's knowledge. forkOpenly forks as fork(2) does, which takes
-// longer, by the copy of init's page tables.
+// RLIMIT_NOFILE belongs to a process, and a lowered hard limit cannot be raised again. So it is set between fork and
+// exec, which package syscall does not do, and init keeps its own limit. And if programs are recorded, other threads of
+// this process answer the child's execve. Package syscall would block them, since its thread waits in vfork(2) without
+// the Go scheduler's knowledge. So forkOpenly forks like fork(2), which takes longer because it copies init's page
+// tables.
 //
 // Only the launcher's thread calls it, whose confinement the child inherits.
 func forkOpenly(c command) (pid int, err error) {
@@ -64,8 +64,8 @@ func forkOpenly(c command) (pid int, err error) {
 	}
 	defer unix.Close(ends[0])
 	k.told = ends[1]
-	// No descriptor may be half made meanwhile, and no signal may find our handlers in
-	// the child.
+	// While the lock is held, no other thread can create a descriptor without close-on-exec. The child must not run
+	// init's signal handlers; fork blocks signals.
 	syscall.ForkLock.Lock()
 	pid, errno := k.fork()
 	syscall.ForkLock.Unlock()
@@ -79,7 +79,7 @@ func forkOpenly(c command) (pid int, err error) {
 	if failed == nil {
 		return pid, nil
 	}
-	_ = unix.Kill(pid, unix.SIGKILL) // it has ended, or never will
+	_ = unix.Kill(pid, unix.SIGKILL) // the child has ended, or never would
 	for {
 		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
 			return 0, failed
@@ -87,20 +87,20 @@ func forkOpenly(c command) (pid int, err error) {
 	}
 }
 
-// execPatience bounds a child's execve(2), during which init does nothing else. The executed file can block
-// it: in gVisor, a script whose interpreter is a FIFO.
+// execPatience bounds a child's execve(2), during which init does nothing else. The executed file can block the call:
+// in gVisor, a script whose interpreter is a FIFO.
 const execPatience = 30 * time.Second
 
 var errTooLong = fault.New(fault.Timeout, "not executed within %v: its interpreter may be a FIFO",
 	execPatience)
 
-// execLook is how often a child is looked at that has not executed yet. It has the ids of the sandbox's
-// user already, so that any process of that user may stop it: it is killed then, since init would wait.
+// execLook is how often a child that has not executed yet is checked. The child already has the ids of the sandbox's
+// user, so any process of that user may stop it. Init then kills the child, or it would wait for it.
 const execLook = 50 * time.Millisecond
 
 var errHeld = fault.New(fault.Conflict, "a process of the sandbox stopped it before exec")
 
-// isStopped reports whether a child has been stopped by a signal.
+// isStopped reports whether a child was stopped by a signal.
 func isStopped(pid int) bool {
 	var info [128]byte // siginfo_t
 	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
@@ -108,13 +108,13 @@ func isStopped(pid int) bool {
 	return e == 0 && *(*int32)(unsafe.Pointer(&info[16])) != 0
 }
 
-// askChild waits for a child's execve(2), which closes the other end of the pipe, as does the
-// end of the child. An error says why there was none.
+// askChild waits for a child's execve(2). The execve closes the other end of the pipe, and so does the exit of the
+// child. The error is the reason that the execve failed.
 func askChild(end, pid int, patience time.Duration) error {
 	until := time.Now().Add(patience)
 	for {
 		left := max(time.Until(until), 0)
-		held := isStopped(pid) // before the poll: a command that was executed may be stopped
+		held := isStopped(pid) // before the poll: an executed command may be stopped as well
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}}, int(min(left, execLook).Milliseconds()))
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -140,12 +140,11 @@ func askChild(end, pid int, patience time.Duration) error {
 	return unix.Errno(binary.NativeEndian.Uint32(b[:]))
 }
 
-// openFiles returns the RLIMIT_NOFILE of commands: the policy's limit, or the limit that init
-// was started with, but never more than limit.OpenFilesOfHost of what init has. The Go
-// runtime has raised init's soft limit and does not expose the original, but restores it in
-// each child (package syscall): openFiles starts a child, reads its limit before it runs, and
-// kills it. In gVisor, init has the limit that the runtime of gVisor's own process had raised.
-// Call it before anything is reaped, on a thread that the caller has locked.
+// openFiles returns the RLIMIT_NOFILE of commands: the policy's limit, or the limit that init was started with, but
+// never more than limit.OpenFilesOfHost of init's hard limit. The Go runtime has raised init's soft limit and does not
+// expose the original, but restores it in each child (package syscall): openFiles starts a child, reads its limit
+// before it runs, and kills it. In gVisor, init has the limit that the Go runtime of gVisor's own process had raised.
+// The caller must have locked its thread, and nothing may be reaped yet.
 func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return l, fault.Wrap(err, "read the limit of open files")
@@ -181,7 +180,7 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	return unix.Rlimit{Cur: min(l.Cur, most), Max: min(l.Max, most)}, nil
 }
 
-// leastOpen is the soft limit that most systems give.
+// leastOpen is the default soft limit of most systems.
 const leastOpen = 1024
 
 // readFull reads until p is full or the input ends.
@@ -203,23 +202,23 @@ func readFull(fd int, p []byte) (n int, err error) {
 	return n, nil
 }
 
-// kid is all that the child needs, made before there is one: it can use nothing of the
-// Go run time.
+// kid holds all that the child needs. It is prepared before the fork because the child can use nothing of the Go
+// runtime.
 type kid struct {
 	file       *byte
 	argv, envv **byte
 	files      [3]int
 	tty        bool
 	limit      unix.Rlimit
-	pid        *int32 // in the parent
-	told       int    // where it reports what failed
+	pid        *int32 // address in the parent, where the child's pid is stored
+	told       int    // descriptor to which the child writes the errno of a failure
 	failed     uint32
-	before     uint64 // signal mask
+	before     uint64 // the signal mask before the fork
 	action     [4]uintptr
 }
 
-// fork returns the child's pid, in the parent alone. In the child it does not return, and
-// makes system calls only: other threads may have held any lock.
+// fork returns the child's pid in the parent. In the child it does not return. The child makes only system calls,
+// because other threads may have held any lock.
 //
 //go:norace
 //go:nosplit
@@ -249,7 +248,7 @@ func (k *kid) fork() (pid int, errno unix.Errno) {
 func (k *kid) become() {
 	var errno unix.Errno
 	// Signals are still blocked.
-	for sig := uintptr(1); sig <= 64; sig++ { // two of them fail, which have none
+	for sig := uintptr(1); sig <= 64; sig++ { // fails for SIGKILL and SIGSTOP, which have no handlers
 		_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&k.action[0])), 0, 8, 0, 0)
 	}
 	if _, _, errno = syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {

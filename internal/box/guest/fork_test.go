@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a child writes is why its execve failed; the end of the pipe is that it did not. A child
-// that does neither is not waited for longer than its time.
+// TestAskChild covers the three results: bytes on the pipe are the errno of a failed execve, the end of the pipe is a
+// success, and a child that does neither is given up after its time.
 func TestAskChild(t *testing.T) {
 	for name, c := range map[string]struct {
 		say   []byte

@@ -19,21 +19,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// freezePatience is how long processes are waited for; one that waits for a dead
-// network file system cannot be stopped.
+// freezePatience bounds the wait for processes to stop. A process that waits for a dead network file system cannot be
+// stopped.
 const freezePatience = 10 * time.Second
 
 // freezer freezes every process. Its methods are called with the turns held for writing.
 //
-// BUG(signals): without a control group this is SIGSTOP and SIGCONT. A process with a handler for SIGCONT
-// runs it at thaw, and a process that is traced by another inside shows the stop to its tracer. Parents are
-// stopped before their children and continued after them, so that no shell takes a child for stopped.
+// BUG(signals): without a control group, freezing uses SIGSTOP and SIGCONT. A process with a handler for SIGCONT runs
+// it at thaw, and a process that is traced by another inside shows the stop to its tracer. Parents are stopped before
+// their children and continued after them, so that no shell sees a stopped child.
 type freezer struct {
 	self    int
 	pid1    bool
-	outside bool // for captures the keeper freezes the control group
+	outside bool // the keeper freezes the control group for captures
 
-	stopped []int // by the freezer, parents first; guarded by the turns
+	stopped []int // pids that the freezer stopped, parents first; guarded by the turns
 }
 
 // forPromotion is notify.Options.Freeze.
@@ -45,10 +45,10 @@ func (f *freezer) forPromotion() (thaw func(), err error) {
 	return f.thaw, nil
 }
 
-// freeze stops everything for a capture; thaw must follow unless it fails.
+// freeze stops every process for a capture. Unless it fails, thaw must follow.
 func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 	if f.outside {
-		return initlink.Frozen{}, nil // init has nothing half done
+		return initlink.Frozen{}, nil // init has completed what it began
 	}
 	var list procs.List
 	if !childless {
@@ -61,15 +61,15 @@ func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 	return initlink.Frozen{Procs: len(list), Written: f.written(list)}, nil
 }
 
-// written returns what the frozen processes of list can write through mappings.
+// written returns the files that the frozen processes of list can write through mappings.
 func (f *freezer) written(list procs.List) initlink.Mapped {
 	if !f.pid1 {
-		return procs.WrittenBy(list.PIDs(), nil, true) // paths are the host's, and so inodes
+		return procs.WrittenBy(list.PIDs(), nil, true) // paths and inodes are those of the host
 	}
 	return procs.WrittenBy(list.PIDs(), rootspec.Reserved, false)
 }
 
-// mapped returns what all processes, which are frozen, have mapped.
+// mapped returns the files that all processes have mapped. The processes are frozen.
 func (f *freezer) mapped() initlink.Mapped {
 	list, err := procs.Scan(f.self)
 	if err != nil {
@@ -86,12 +86,12 @@ func (f *freezer) thaw() {
 	f.stopped = nil
 }
 
-// stop stops every process, parents first. It returns when a scan has found no new and no running process,
-// and no process can have been created during that scan; if that cannot be determined, when two scans in a
-// row have found so.
+// stop stops every process, parents first. It returns when a scan has found no new and no running process, and no
+// process can have been created during that scan. If that cannot be determined, it returns after two such scans in a
+// row.
 func (f *freezer) stop() (procs.List, error) {
 	start := time.Now()
-	seen := map[int]bool{} // told to stop by the freezer, or found stopped
+	seen := map[int]bool{} // stopped by the freezer, or found stopped
 	for calm := 0; ; {
 		made := f.lastPID()
 		list, err := procs.Scan(f.self)
@@ -108,10 +108,10 @@ func (f *freezer) stop() (procs.List, error) {
 				}
 				quiet = false
 				if !seen[p.PID] && p.Stopped() {
-					seen[p.PID] = true // not by us
+					seen[p.PID] = true // stopped by another process
 					continue
 				}
-				// Also those that are held: they stop when they are let go.
+				// Held processes too: they stop as soon as they are released.
 				if !slices.Contains(f.stopped, p.PID) {
 					f.stopped = append(f.stopped, p.PID)
 				}
@@ -149,9 +149,8 @@ func (f *freezer) stop() (procs.List, error) {
 	}
 }
 
-// lastPID returns the process id that was given last in our pid namespace, which
-// changes with every process and thread that is made; "" where others share the
-// namespace, or it is not known.
+// lastPID returns the process id that was last allocated in this pid namespace. It changes with every process and
+// thread that is created. It is "" if others share the namespace, or if it is not known.
 func (f *freezer) lastPID() string {
 	if !f.pid1 {
 		return ""

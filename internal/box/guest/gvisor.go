@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// What init does differently in tier gvisor, where the sandbox's own kernel has made the root already.
+// What init does differently in tier gvisor, where the sandbox's own kernel has already set up the root.
 
 // finishRoot mounts init's files in place, in the sandbox's own kernel.
 func finishRoot(g plan.Guest) error {
@@ -38,14 +38,14 @@ func finishRoot(g plan.Guest) error {
 	return mountTrust(g)
 }
 
-// keptAt is where keepPlaces mounts, out of reach of commands.
+// keptAt is where keepPlaces mounts the copy of the root, out of reach of commands.
 const keptAt = "/run/coppice-kept"
 
-// keepPlaces makes the places of mounts, and their parent directories, mount points of the sandbox's own
-// kernel. The host protects a directory with a mount only from processes in the namespace of that mount, and
-// gVisor's processes are in others: their rename would move the directory with everything in it, and their
-// unlink would remove the mount. The mount points are in a copy of the root that commands cannot reach, so
-// that within the root itself no directory is on another file system than its neighbours.
+// keepPlaces makes the targets of mounts, and their parent directories, mount points of the sandbox's own kernel. The
+// host protects a directory with a mount only from processes in the namespace of that mount, and gVisor's processes are
+// in other namespaces: their rename would move the directory with everything in it, and their unlink would remove the
+// mount. The mount points are in a copy of the root that commands cannot reach, so that within the root itself no
+// directory is on a different file system than its siblings.
 func keepPlaces(fixed []string) error {
 	done := map[string]bool{}
 	for _, p := range fixed {
@@ -81,7 +81,7 @@ func keepPlaces(fixed []string) error {
 		"hide %s", keptAt)
 }
 
-// leading lists the directories above a clean path, the highest first, and the path.
+// leading lists the directories above a clean path, the topmost first, and the path itself.
 func leading(p string) (all []string) {
 	for ; p != "/"; p = path.Dir(p) {
 		all = append(all, p)
@@ -90,7 +90,7 @@ func leading(p string) (all []string) {
 	return all
 }
 
-// listenSelf listens at the sandbox's own socket, and passes connections on to the keeper.
+// listenSelf listens at the sandbox's own socket, and passes connections to the keeper.
 func (d *daemon) listenSelf() error {
 	if err := os.Mkdir(plan.SelfAt, 0o755); err != nil {
 		return fault.Wrap(err, "make %s", plan.SelfAt)
@@ -106,7 +106,7 @@ func (d *daemon) listenSelf() error {
 	if err := os.Symlink(at, plan.SelfSocket); err != nil {
 		return fault.Wrap(err, "make %s", plan.SelfSocket)
 	}
-	// It ends with this process: nothing outlives PID 1.
+	// The goroutine ends with this process: nothing outlives PID 1.
 	go func() {
 		for {
 			c, err := l.AcceptUnix()

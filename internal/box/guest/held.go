@@ -22,23 +22,23 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// heldFiles are the files that init needs to re-key a sandbox that is resumed from a memory image, in tier
-// gvisor. Init opens them before anything of the sandbox runs: root inside owns /run, and a name there may
-// later be another file, a link or a named pipe. The descriptors are part of the memory image.
+// heldFiles are the files that init needs to re-key a sandbox that is resumed from a memory image, in tier gvisor. Init
+// opens them before any program of the sandbox runs: root inside owns /run, and could later put another file, a link or
+// a named pipe at a name there. The descriptors are part of the memory image.
 type heldFiles struct {
 	proc       int                 // init's procfs, O_PATH
-	files      int                 // a directory of a tmpfs that no name leads to, O_PATH
-	random     *os.File            // the kernel's generator, to write to
-	trust      []*os.File          // the bundles of certificates that init wrote
+	files      int                 // a directory of a tmpfs that has no name in the sandbox, O_PATH
+	random     *os.File            // the kernel's random number generator, open for writing
+	trust      []*os.File          // the certificate bundles that init wrote
 	java       map[string]*os.File // the files mounted over Java stores, by their names in the sandbox
 	regions    []rootspec.Region
-	identities map[int]*os.File // in files, by index in identities; those that are laid over another file
+	identities map[int]*os.File // files in the directory files that are mounted over others, by index in identities
 }
 
 // identityDir is the mount point of the tmpfs of heldFiles.
 const identityDir = "/run/coppice-identity"
 
-// hold makes and opens all of it. Nothing of the sandbox may have run.
+// hold creates and opens all of them. No program of the sandbox may have run yet.
 func hold(g plan.Guest) (*heldFiles, error) {
 	h := &heldFiles{regions: g.Regions, java: map[string]*os.File{}, identities: map[int]*os.File{}}
 	var err error
@@ -67,7 +67,7 @@ func hold(g plan.Guest) (*heldFiles, error) {
 		for n, name := range s.Paths {
 			f, err := os.OpenFile(javaFile(i, n), flags, 0)
 			if errors.Is(err, os.ErrNotExist) {
-				continue // it was not to be covered
+				continue // the store was not to be covered
 			}
 			if err != nil {
 				return nil, fault.Wrap(err, "pin the overlay file of %q", name)
@@ -96,8 +96,8 @@ func openDir(name string) (int, error) {
 	return fd, fault.Wrap(err, "open %s", name)
 }
 
-// hiddenTmpfs returns a tmpfs that is reachable only by the descriptor. It stays mounted, beneath an
-// empty one, since files of a detached mount cannot be bound to other places.
+// hiddenTmpfs returns a tmpfs that is reachable only through the descriptor. It stays mounted, below an empty tmpfs,
+// since files of a detached mount cannot be bound elsewhere.
 func hiddenTmpfs(at string) (int, error) {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := os.Mkdir(at, 0o700); err != nil {
@@ -117,8 +117,8 @@ func hiddenTmpfs(at string) (int, error) {
 	return fd, nil
 }
 
-// replaceTrust replaces a certificate in the bundles. They are rewritten in place, since
-// programs see them at other names too.
+// replaceTrust replaces a certificate in the bundles. It rewrites them in place, since they are mounted at other names
+// too.
 func (h *heldFiles) replaceTrust(replace func([]byte) []byte) error {
 	for _, f := range h.trust {
 		have, err := io.ReadAll(io.NewSectionReader(f, 0, limit.TrustStoreBytes+1))
@@ -150,9 +150,9 @@ func (h *heldFiles) replaceJava(stores []plan.JavaStore) error {
 	return nil
 }
 
-// lay makes the file at name in the sandbox read as text. It mounts a file over the one that
-// name leads to now, or rewrites the file that an earlier call mounted there. It reports
-// false if name does not lead to a regular file that may be covered (rootspec.MayCover).
+// lay sets the content of the file at name in the sandbox. It mounts a file over the one to which name resolves now, or
+// rewrites the file that an earlier call mounted there. It returns false if name does not resolve to a regular file
+// that may be covered (rootspec.MayCover).
 func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	over, err := h.openRegular(name)
 	if err != nil || over == nil {
@@ -163,7 +163,7 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 		if same, err := sameFile(f, over); err != nil || same {
 			return same, errors.Join(err, rewrite(f, text))
 		}
-		delete(h.identities, i) // the sandbox has put another file at the name
+		delete(h.identities, i) // the sandbox has replaced the file at that name
 		f.Close()
 		if err := unix.Unlinkat(h.files, strconv.Itoa(i), 0); err != nil {
 			return false, fault.Wrap(err, "remove the overlay file of %s", name)
@@ -187,9 +187,8 @@ func (h *heldFiles) lay(i int, name string, text []byte) (bool, error) {
 	return true, nil
 }
 
-// bindOpen mounts one open file over another, where open_tree(2) cannot. mount(2) takes
-// names: they are those of the descriptors in a procfs. Names that do not begin with a slash
-// start at the working directory, which a separate thread sets to that procfs.
+// bindOpen mounts one open file over another, where open_tree(2) cannot. mount(2) takes names, so it uses the names of
+// the descriptors in a procfs. They are relative to the working directory, which a separate thread sets to that procfs.
 func bindOpen(proc int, from, over *os.File) (err error) {
 	thread.OnOwn(func() {
 		if err = unix.Unshare(unix.CLONE_FS); err != nil {
@@ -206,8 +205,8 @@ func bindOpen(proc int, from, over *os.File) (err error) {
 	return err
 }
 
-// openRegular opens, O_PATH, the regular file that a name of the sandbox leads to; nil if there is none. It
-// looks up names in /proc in init's procfs.
+// openRegular opens, with O_PATH, the regular file to which a name of the sandbox resolves. It returns nil if there is
+// none. Names in /proc are looked up in init's procfs.
 func (h *heldFiles) openRegular(name string) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -223,7 +222,7 @@ func (h *heldFiles) openRegular(name string) (*os.File, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, nil // nothing is there, or a loop of links
+		return nil, nil // no such file, or a loop of links
 	}
 	f := os.NewFile(uintptr(fd), name)
 	st, err := f.Stat()
@@ -252,10 +251,10 @@ func rewrite(f *os.File, text []byte) error {
 	return fault.Wrap(err, "rewrite %s", f.Name())
 }
 
-// machineID writes 16 random bytes as machine-id(5) has them.
+// machineID formats 16 random bytes as in machine-id(5).
 func machineID(b []byte) string { return hex.EncodeToString(b) + "\n" }
 
-// uuid writes 16 random bytes as RFC 9562 has it, version 4.
+// uuid formats 16 random bytes as a UUID of version 4 (RFC 9562).
 func uuid(b []byte) string {
 	u := [16]byte(b)
 	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80

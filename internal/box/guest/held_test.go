@@ -15,7 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// bundle is a heldFiles with one bundle of certificates.
+// bundle returns a heldFiles with one certificate bundle.
 func bundle(t *testing.T, text string) (*heldFiles, string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "bundle.pem")

@@ -22,36 +22,33 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// launcher is the thread that commands are forked from. It is as confined as
-// they are.
+// launcher is the thread from which commands are forked. It is as confined as they are.
 type launcher struct {
 	guest    plan.Guest
-	listener *os.File         // of the notifying filter; nil without one
-	refusals seccomp.Refusals // what the listener refuses; nil for none
-	untold   error            // why it does not, though it should
+	listener *os.File         // listener of the notifying filter; nil without one
+	refusals seccomp.Refusals // rules for the calls that the listener refuses; nil for none
+	untold   error            // why the listener refuses nothing although g.Tell is set
 	work     chan func()
-	env      atomic.Pointer[[]string] // of every command
-	open     unix.Rlimit              // of commands, where forkOpenly starts them
-	child    int32                    // atomic; the process that is being made a command, or 0
+	env      atomic.Pointer[[]string] // environment of every command
+	open     unix.Rlimit              // the limit of commands that forkOpenly starts
+	child    int32                    // atomic; the process that is about to become a command, or 0
 }
 
-// openly says that commands are started by forkOpenly: all whose RLIMIT_NOFILE is less than
-// init's, or whose programs are recorded. In gVisor, it is because execve(2) of a FIFO waits for a
-// writer there: package syscall would keep the Go scheduler from a processor meanwhile.
+// openly reports whether commands are started by forkOpenly. That is so where their RLIMIT_NOFILE may be less than
+// init's, or where their programs may be recorded. In gVisor there is another reason: execve(2) of a FIFO waits for a
+// writer there, and package syscall would keep a processor from the Go scheduler during the wait.
 func (l *launcher) openly() bool { return l.guest.Tier != plan.TierWorkspace }
 
-// isChild reports whether a process is about to become a command. It knows before the
-// process runs.
+// isChild reports whether a process is about to become a command. The answer is known before the process runs.
 func (l *launcher) isChild(pid int) bool { return int(atomic.LoadInt32(&l.child)) == pid }
 
-// newLauncher starts the thread and confines it. It lasts as long as the
-// process.
+// newLauncher starts the thread and confines it. The thread runs until the process exits.
 func newLauncher(g plan.Guest) (*launcher, error) {
 	l := &launcher{guest: g, work: make(chan func())}
 	l.env.Store(&g.Env)
 	ready := make(chan error, 1)
-	// It is not the first thread: the kernel takes the credentials and the Landlock domain of that
-	// one for init's when a process signals init or reads /proc/1.
+	// The launcher must not be the first thread: the kernel takes the credentials and the Landlock domain of that one
+	// for init's when a process signals init or reads /proc/1.
 	go thread.OnOwn(func() {
 		err := l.confine()
 		ready <- err
@@ -65,8 +62,8 @@ func newLauncher(g plan.Guest) (*launcher, error) {
 	return l, <-ready
 }
 
-// confine takes from this thread, and so from everything it forks, what a command must not have. The order
-// matters: each step takes away what the next ones do not need.
+// confine drops from this thread, and so from everything that it forks, what a command must not have. The order
+// matters: each step drops what the following steps do not need.
 func (l *launcher) confine() error {
 	g := l.guest
 	// The thread gets its own working directory and umask.
@@ -94,13 +91,13 @@ func (l *launcher) confine() error {
 	if err := dropPrivileges(g); err != nil {
 		return err
 	}
-	if g.Tier == plan.TierGvisor { // the sandbox's own kernel answers calls as the filters do
+	if g.Tier == plan.TierGvisor { // the sandbox's own kernel answers calls as the filters would
 		return nil
 	}
 	open := seccomp.Options{Netlink: g.Netlink, Report: g.Tell}
 	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
-	if errors.Is(err, unix.EBUSY) && g.Tell { // another listener is around us, as in some containers
+	if errors.Is(err, unix.EBUSY) && g.Tell { // this process has another listener already, as in some containers
 		l.untold = err
 		open.Report, give.Refuse = false, seccomp.Options{}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
@@ -118,18 +115,18 @@ func (l *launcher) confine() error {
 	return nil
 }
 
-// leastLastCap is a capability that every kernel has which can start a box: CAP_CHECKPOINT_RESTORE, of Linux 5.9.
+// leastLastCap is CAP_CHECKPOINT_RESTORE (Linux 5.9). Every kernel that can start a box has it.
 const leastLastCap = 40
 
-// dropPrivileges leaves the thread with the user's ids and g.Caps: as permitted and effective set for root,
-// for which execve restores the bounding set, and with no capabilities for others. These are system calls of
+// dropPrivileges leaves the thread with the user's ids and g.Caps: for root as the permitted and effective set and as
+// the bounding set, from which execve restores them, and for other users no capabilities. It makes system calls for
 // this thread only; those of package syscall would apply to all threads.
 func dropPrivileges(g plan.Guest) error {
 	keep, have := uint64(0), ^uint64(0)
 	for _, c := range g.Caps {
 		keep |= 1 << c
 	}
-	if g.Tier == plan.TierGvisor { // only those that init was given; elsewhere all are tried
+	if g.Tier == plan.TierGvisor { // only the capabilities that init has; in other tiers all are tried
 		have = 0
 		for _, c := range plan.InnerCaps() {
 			have |= 1 << c
@@ -140,7 +137,7 @@ func dropPrivileges(g plan.Guest) error {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err == unix.EINVAL && c > leastLastCap {
-			break // the kernel has no more of them
+			break // the kernel has no further capabilities
 		} else if err != nil {
 			return fault.Wrap(err, "drop capability %d", c)
 		}
@@ -154,7 +151,7 @@ func dropPrivileges(g plan.Guest) error {
 	if len(u.Groups) > 0 {
 		first = unsafe.Pointer(&u.Groups[0])
 	}
-	// Where one id is mapped, setgroups(2) is denied for good.
+	// If only one id is mapped, setgroups(2) is denied permanently.
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(first), 0); e != 0 &&
 		(e != unix.EPERM || !same) {
 		return fault.Wrap(e, "set the supplementary groups")
@@ -175,8 +172,7 @@ func dropPrivileges(g plan.Guest) error {
 	return fault.Wrap(unix.Capset(&head, &data[0]), "drop the capabilities")
 }
 
-// landlockScopes keeps signals and abstract sockets within the domain
-// (landlock(7), ABI 6).
+// landlockScopes restricts signals and abstract sockets to the domain (landlock(7), ABI 6).
 func landlockScopes() error {
 	attr := struct{ fs, net, scoped uint64 }{scoped: 0x1 | 0x2}
 	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
@@ -190,7 +186,7 @@ func landlockScopes() error {
 	return nil
 }
 
-// start runs s with the three files as standard input, output and error, in its own session.
+// start runs s in a new session, with the three files as standard input, output and error.
 func (l *launcher) start(s initlink.Spawn, files []int) initlink.Spawned {
 	done := make(chan initlink.Spawned)
 	l.work <- func() { done <- l.fork(s, files) }
@@ -278,7 +274,7 @@ func (l *launcher) enter(dir string) error {
 	return fault.Wrap(err, "enter working directory %s", dir)
 }
 
-// name is the sandbox's, for hints.
+// name returns the sandbox's name, for hints.
 func (l *launcher) name() string {
 	if l.guest.Hostname != "" {
 		return l.guest.Hostname
@@ -286,14 +282,14 @@ func (l *launcher) name() string {
 	return "NAME"
 }
 
-// lookUp finds a command as execvp(3) does, with the PATH of env.
+// lookUp finds a command like execvp(3), with the PATH of env.
 func lookUp(word string, env []string) (string, error) {
 	if word == "" {
 		return "", unix.ENOENT
 	}
 	var st unix.Stat_t
 	if strings.Contains(word, "/") {
-		// execve(2) of a FIFO waits for a writer in gVisor; Linux refuses all but regular files.
+		// In gVisor execve(2) of a FIFO waits for a writer. Linux refuses all but regular files.
 		if unix.Stat(word, &st) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
 			return word, unix.EACCES
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// onlooker answers looks. serve never waits for it: there may be many processes, and reads of
-// the memory of some may block. Lists of processes, which read that memory, and ports have a
-// goroutine each. They end with this process.
+// onlooker answers looks. serve never waits for it: there may be many processes, and reading the memory of some may
+// block. Lists of processes, which require such reads, and ports have a goroutine each. The goroutines end with this
+// process.
 type onlooker struct {
 	link *initlink.Link
 	view *procs.View
@@ -37,7 +37,7 @@ func (d *daemon) look(m initlink.Message) error {
 	defer m.Close()
 	var l initlink.Look
 	if err := m.Obey(&l); err != nil {
-		_ = m.Decode(&l) // the ID
+		_ = m.Decode(&l) // for the ID
 		return d.link.Send(initlink.MsgSeen, initlink.Seen{ID: l.ID, Err: initlink.WireError(err)})
 	}
 	queue := d.onlooker.ports
@@ -72,7 +72,7 @@ func (o *onlooker) serveLists() {
 	for l := range o.lists {
 		s, err := o.view.Processes()
 		s.ID, s.Err = l.ID, initlink.WireError(err)
-		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper has gone, and init ends
+		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper is gone, and init exits
 	}
 }
 
@@ -85,7 +85,7 @@ func (o *onlooker) servePorts() {
 		}
 		s, err := o.view.Ports(l.Port)
 		s.ID, s.Err = l.ID, initlink.WireError(err)
-		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper has gone, and init ends
+		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper is gone, and init exits
 	}
 }
 
@@ -93,12 +93,12 @@ func (o *onlooker) answerDial(l initlink.Look) {
 	fd, err := o.view.Dial(l.Port)
 	s := initlink.Seen{ID: l.ID, Err: initlink.WireError(err), Shared: o.view.SharesNet()}
 	if err != nil {
-		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper has gone, and init ends
+		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper is gone, and init exits
 		return
 	}
 	defer unix.Close(fd)
 	if err := o.link.Send(initlink.MsgSeen, s, fd); initlink.NotPassed(err) {
 		s.Err = initlink.WireError(fault.Wrap(err, "pass a connection to port %d", l.Port))
-		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper has gone, and init ends
+		_ = o.link.Send(initlink.MsgSeen, s) // on an error the keeper is gone, and init exits
 	}
 }

@@ -21,36 +21,35 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// daemon is init at work. All fields belong to the goroutine of serve, but for
-// the channels and the locks.
+// daemon is a running init. Its fields belong to the goroutine of serve, except for the channels and the locks.
 type daemon struct {
 	link     *initlink.Link
 	guest    plan.Guest
 	pid1     bool
-	ownProc  bool // with pid1: /proc shows the sandbox's own processes
-	self     int  // in tier workspace: our pid
+	ownProc  bool // only with pid1: /proc shows the sandbox's own processes
+	self     int  // in tier workspace: the pid of init
 	pts      int  // the directory of ptmx, O_PATH
 	launcher *launcher
 	freezer  *freezer
 	turns    turns
-	programs *execs.Recorder   // nil where they are not noted
+	programs *execs.Recorder   // nil if programs are not recorded
 	refused  *refusals.Summary // nil if refusals are not reported
 	onlooker onlooker
-	held     *heldFiles // in tier gvisor
+	held     *heldFiles // nil except in tier gvisor
 
-	commands map[int]bool       // started and not reaped
-	begun    uint64             // commands started so far
-	doomed   map[int]bool       // those of them whose tree ends with them
-	frozen   bool               // for a capture
+	commands map[int]bool       // commands that were started and not yet reaped
+	begun    uint64             // number of commands started so far
+	doomed   map[int]bool       // commands whose tree is killed when they exit
+	frozen   bool               // frozen for a capture
 	waiting  []initlink.Message // spawns and signals that arrived while frozen
 
-	orphans chan int       // pids that wait to be reaped
+	orphans chan int       // pids to be reaped
 	reaped  chan struct{}  // answers orphans
-	born    chan struct{}  // there may be children again
+	born    chan struct{}  // signals that there may be children again
 	ended   chan os.Signal // in tier gvisor: children may have ended
 }
 
-// serve carries out messages until the keeper goes away.
+// serve handles messages until the link to the keeper closes.
 func (d *daemon) serve() error {
 	in := make(chan initlink.Message)
 	gone := make(chan error, 1)
@@ -84,7 +83,7 @@ func (d *daemon) serve() error {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			if !d.pid1 { // in tier workspace the kernel does not end them
+			if !d.pid1 { // in tier workspace the kernel does not kill them
 				d.killAll(unix.SIGKILL)
 			}
 			return err
@@ -95,8 +94,8 @@ func (d *daemon) serve() error {
 	}
 }
 
-// reap finds children that ended, without taking their pids away: serve does
-// that, so that it never signals a pid that has been given to another process.
+// reap finds children that have exited, without releasing their pids. serve releases them, so that it never signals a
+// pid that belongs to another process by then.
 func (d *daemon) reap() {
 	for {
 		pid, err := waitid(0)
@@ -114,8 +113,8 @@ func (d *daemon) reap() {
 	}
 }
 
-// reapSignalled does it where system calls are dear: no thread waits in one, for which the
-// Go scheduler would look in short intervals.
+// reapSignalled is reap for gVisor, where system calls are expensive. No thread waits in a system call, which the Go
+// scheduler would poll at short intervals.
 func (d *daemon) reapSignalled() {
 	for range d.ended {
 		for {
@@ -132,7 +131,7 @@ func (d *daemon) reapSignalled() {
 	}
 }
 
-// waitid returns a child that has ended, which stays; with WNOHANG 0 is that none has.
+// waitid returns a child that has exited, without reaping it. With WNOHANG it returns 0 if none has.
 func waitid(flags uintptr) (pid int, err error) {
 	var info [128]byte // siginfo_t
 	_, _, e := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
@@ -161,7 +160,7 @@ func (d *daemon) collect(pid int) error {
 	alone := d.childless()
 	if alone {
 		d.settle()
-		d.programs.Label() // a capture at this point need not freeze, and the label names the command
+		d.programs.Label() // a capture now need not freeze, and its label names the command
 	}
 	if _, err := d.programs.Tell(); err != nil { // starts are reported before the exit
 		return err
@@ -179,8 +178,7 @@ func resources(u *unix.Rusage) wire.Resources {
 		MaxRSSBytes: u.Maxrss << 10}
 }
 
-// settle waits until nothing is done any more for callers that are dead. While
-// the sandbox is frozen nothing is.
+// settle waits until no notification of a dead caller is being served. While the sandbox is frozen there is none.
 func (d *daemon) settle() {
 	if !d.frozen {
 		d.turns.Lock()
@@ -202,7 +200,7 @@ func (d *daemon) handle(m initlink.Message) error {
 		if err == nil {
 			err = d.kill(k)
 		}
-		if err != nil { // the keeper does not wait for an answer
+		if err != nil { // the keeper expects no answer
 			fmt.Fprintln(os.Stderr, "coppice-init:", err)
 		}
 		return nil
@@ -284,14 +282,14 @@ func (d *daemon) spawn(m initlink.Message) error {
 	if !initlink.NotPassed(err) {
 		return err
 	}
-	// The command cannot run without anyone at its terminal.
+	// The command cannot run without a client at its terminal.
 	delete(d.commands, r.PID)
 	d.killTree(r.PID, unix.SIGKILL)
 	return d.link.Send(initlink.MsgSpawned,
 		initlink.Spawned{Err: initlink.WireError(fault.Wrap(err, "pass the command's terminal"))})
 }
 
-// terminal makes a pseudo terminal of the sandbox's own devpts.
+// terminal creates a pseudo terminal in the sandbox's own devpts.
 func (d *daemon) terminal(size *wire.Size) (master, slave int, err error) {
 	if master, err = unix.Openat(d.pts, "ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, -1, fault.Wrap(err, "open a terminal")
@@ -339,7 +337,7 @@ func (d *daemon) kill(k initlink.Kill) error {
 		d.doomed[k.PID] = true
 	}
 	if k.Whom == initlink.KillGroup {
-		_ = unix.Kill(-k.PID, sig) // it leads the group that it was started in
+		_ = unix.Kill(-k.PID, sig) // the command leads the group in which it was started
 		return nil
 	}
 	d.killTree(k.PID, sig)
@@ -383,14 +381,14 @@ func (d *daemon) count() (int, error) {
 	list, err := procs.Scan(d.self)
 	n := 0
 	for _, p := range list {
-		if !p.Dead() || d.commands[p.PID] { // Exited is sent before a count without it
+		if !p.Dead() || d.commands[p.PID] { // the Exited of a command must precede a count without it
 			n++
 		}
 	}
 	return n, err
 }
 
-// childless reports, by one call, whether init is the only process: all others are its descendants.
+// childless reports, with one call, whether init is the only process: all others are its descendants.
 func (d *daemon) childless() bool {
 	_, err := waitid(unix.WNOHANG)
 	return errors.Is(err, unix.ECHILD)
@@ -409,7 +407,7 @@ func (d *daemon) freeze() error {
 	}
 	d.frozen = true
 	f.Programs = d.programs.Label()
-	if d.guest.Tier == plan.TierGvisor { // a frozen process cannot be asked
+	if d.guest.Tier == plan.TierGvisor { // a frozen process cannot be asked later
 		if f.Procs, err = d.count(); err == nil {
 			f.Clock, err = d.clock()
 		}

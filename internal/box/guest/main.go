@@ -23,8 +23,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// Main runs init and returns the exit code of the process, after which the kernel kills everything that runs
-// in the sandbox.
+// Main runs init and returns the exit code of the process. When the process exits, the kernel kills everything that
+// runs in the sandbox.
 func Main() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.Argv0), 0) // for ps
 	if err := run(); err != nil {
@@ -35,16 +35,15 @@ func Main() int {
 }
 
 func run() error {
-	// Nothing that was inherited may reach a command; ForkExec keeps the three
-	// that it is given.
+	// No inherited descriptor may reach a command. ForkExec keeps only the three that it is given.
 	if err := unix.CloseRange(initlink.FD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
 	return Serve(initlink.NewLink(initlink.FD))
 }
 
-// Serve runs init at its end of the link: it waits for the plan, carries it out, and then serves the other
-// end's messages until that end closes. It may be called once in the life of a process.
+// Serve runs init at its end of the link: it waits for the plan, carries it out, and then serves the other end's
+// messages until that end closes. It may be called once per process.
 func Serve(link *initlink.Link) error {
 	m, err := link.Recv()
 	if err != nil {
@@ -59,7 +58,7 @@ func Serve(link *initlink.Link) error {
 		orphans: make(chan int), reaped: make(chan struct{}), born: make(chan struct{}, 1),
 	}
 	weak, err := d.setUp(m)
-	d.guest.Java = nil // they are laid, and would be in every memory image
+	d.guest.Java = nil // already mounted; would be part of every memory image
 	if err != nil {
 		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
 	}
@@ -69,8 +68,8 @@ func Serve(link *initlink.Link) error {
 	return d.serve()
 }
 
-// setUp makes the root, the launcher and the listener, in this order. It returns the protections
-// that are weaker than planned.
+// setUp sets up the root, the launcher and the listener, in this order. It returns the protections that are weaker than
+// planned.
 func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	g := d.guest
 	if g.Version != plan.Version {
@@ -116,7 +115,7 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	return weak, nil
 }
 
-// setUpGvisor finishes the root that the conductor has made.
+// setUpGvisor completes the root that the conductor has set up.
 func (d *daemon) setUpGvisor(g plan.Guest) (err error) {
 	d.pid1 = true
 	d.ended = make(chan os.Signal, 1)
@@ -145,8 +144,8 @@ func (d *daemon) setUpWorkspace() error {
 	return nil
 }
 
-// setUpRoot makes the root from the descriptors that came with the plan: the root's tree, what is shown of
-// the host, the sandbox's own socket, and where refused calls are counted.
+// setUpRoot builds the root from the descriptors that came with the plan: the root's tree, the shared directories of
+// the host, the directory of the sandbox's own socket, and the tally of refused calls.
 func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error) {
 	d.pid1 = true
 	want := 1 + g.Shared
@@ -172,9 +171,9 @@ func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error
 	return weak, nil
 }
 
-// openTerminals opens the directory in which terminals are made.
+// openTerminals opens the directory in which terminals are created.
 func (d *daemon) openTerminals() (err error) {
-	pts := "/dev" // the host's /dev/pts/ptmx may be closed to us
+	pts := "/dev" // the host's /dev/pts/ptmx may be inaccessible
 	if d.pid1 {
 		pts = "/dev/pts" // the rest of /dev can be replaced from inside
 	}
@@ -182,8 +181,8 @@ func (d *daemon) openTerminals() (err error) {
 	return fault.Wrap(err, "open the directory of terminals")
 }
 
-// startLauncher starts the process that starts commands. If something cannot be recorded here, it removes
-// that from g and returns it.
+// startLauncher starts the thread from which commands are forked. It clears the settings in g and d of records that are
+// not possible on this host, and returns them as weak items.
 func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	if d.pid1 {
 		if d.ownProc, err = notify.OwnsProc(); err != nil {
@@ -206,14 +205,14 @@ func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	return weak, nil
 }
 
-// answerCalls starts to answer the calls of commands for which the kernel asks at l.
+// answerCalls starts to answer the calls of commands about which the kernel notifies l.
 func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err error) {
 	left, err := notify.Recover()
 	if err != nil {
 		return nil, err
 	}
-	// What could not be undone may never have been Coppice's: a sandbox must not be able to prevent its own
-	// start by what it writes. Nothing is lost.
+	// What could not be undone may not have been created by Coppice: a sandbox must not be able to prevent its own
+	// start by the files that it writes. No data is lost.
 	if len(left) > 0 {
 		first := strconv.Quote(limit.Cut(left[0].Error(), limit.MessagePath))
 		weak = append(weak, plan.Item{Name: "renames", State: plan.Weak, Detail: first +
@@ -234,9 +233,8 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	return weak, d.serveNotifications(l, opt)
 }
 
-// serveNotifications starts to answer the calls of commands. It runs until this process exits: nothing
-// outlives PID 1. If it fails later, this process exits too, since commands would wait for answers that never
-// come.
+// serveNotifications starts to answer the calls of commands, and continues until this process exits: nothing outlives
+// PID 1. If serving fails later, this process exits too, since commands would wait for answers forever.
 func (d *daemon) serveNotifications(l *os.File, opt notify.Options) error {
 	serving, failed := make(chan struct{}), make(chan error, 1)
 	opt.Serving = func() { close(serving) }
@@ -260,8 +258,8 @@ func (d *daemon) serveNotifications(l *os.File, opt notify.Options) error {
 	}
 }
 
-// setLimits sets the limits that commands inherit. Resource limits belong to the whole process, so they also
-// apply to init; plan leaves it room.
+// setLimits sets the limits that commands inherit. Resource limits belong to the whole process, so they also apply to
+// init; package plan leaves room for it.
 func setLimits(g plan.Guest) error {
 	for what, n := range map[int]uint64{unix.RLIMIT_NPROC: g.NProc, unix.RLIMIT_DATA: g.Data} {
 		if n > 0 {
@@ -273,8 +271,8 @@ func setLimits(g plan.Guest) error {
 	return nil
 }
 
-// ownThreads is how many threads init is given before the first command: when
-// the sandbox has as many tasks as it may, no more can be made.
+// ownThreads is how many threads init starts before the first command. When the sandbox has reached its limit of tasks,
+// no more can be created.
 const ownThreads = 16
 
 // makeThreads makes the runtime start n threads, which it keeps.

@@ -14,9 +14,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// rekey gives a box that was resumed from a memory image its own identity: it draws everything again that
-// would be equal in both boxes. Steps that need the sandbox's own programs are done by commands, afterwards.
-// It stops at the first step that fails.
+// rekey gives a box that was resumed from a memory image its own identity: it replaces everything
+// random that would be equal in both boxes. Steps that need the sandbox's own programs are done by commands,
+// afterwards. It stops at the first step that fails.
 func (d *daemon) rekey(m initlink.Message) error {
 	var r initlink.Rekey
 	if err := m.Obey(&r); err != nil {
@@ -55,7 +55,7 @@ func (d *daemon) rekey(m initlink.Message) error {
 	return d.link.Send(initlink.MsgRekeyed, done)
 }
 
-// retrust puts the certificate of another gate where that of the one before was.
+// retrust replaces the certificate of the previous gate by that of the new one.
 func (d *daemon) retrust(r initlink.Rekey) (string, error) {
 	before := d.guest.CA
 	if len(before) == 0 || len(r.CA) == 0 {
@@ -79,8 +79,8 @@ func rename(r initlink.Rekey) (string, error) {
 	return r.Hostname, unix.Sethostname([]byte(r.Hostname))
 }
 
-// identities are the files that distinguish one machine, or one boot of it, from others, and how 16 random
-// bytes are written to each: machine-id(5), random(4).
+// identities are the files that distinguish one machine, or one boot of it, from others, and how 16 random bytes are
+// written to each: machine-id(5), random(4).
 var identities = []struct {
 	name string
 	text func([]byte) string
@@ -90,8 +90,8 @@ var identities = []struct {
 	{"/proc/sys/kernel/random/boot_id", func(b []byte) string { return uuid(b) + "\n" }},
 }
 
-// newIdentity mounts new identity files over the existing ones, so that they do not get into
-// the history, and read-only ones are replaced too.
+// newIdentity mounts new identity files over the existing ones, so that they are not recorded in the history, and
+// read-only ones are replaced too.
 func (d *daemon) newIdentity(r initlink.Rekey) (string, error) {
 	var done []string
 	for i, id := range identities {
@@ -107,8 +107,8 @@ func (d *daemon) newIdentity(r initlink.Rekey) (string, error) {
 	return strings.Join(done, " "), nil
 }
 
-// stirRandom adds entropy to the kernel's generator; gVisor reads the host's in any case, which differs in
-// each copy.
+// stirRandom adds entropy to the kernel's generator. GVisor reads the host's generator in any case, so the output
+// differs in each copy.
 func (d *daemon) stirRandom(r initlink.Rekey) (string, error) {
 	_, err := d.held.random.Write(r.Seed)
 	return "", err

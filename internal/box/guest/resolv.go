@@ -19,11 +19,10 @@ const (
 	resolvOurs = "/run/coppice-resolv.conf"
 )
 
-// mountResolv writes the host's resolvers, or the gate's, to one of init's files in /run, and mounts it over
-// the file that /etc/resolv.conf leads to: nothing enters the history, and no file of the sandbox is read or
-// written. If the target does not exist, as where systemd-resolved keeps the file in /run, the file is
-// created there. If it is not a regular file, or one that must not be covered (rootspec.MayCover), the
-// sandbox has no resolvers.
+// mountResolv writes the host's resolvers, or the gate's, to one of init's files in /run, and mounts it over the file
+// to which /etc/resolv.conf resolves. Nothing is recorded in the history, and no file of the sandbox is read or
+// written. If the target does not exist, as where systemd-resolved keeps the file in /run, the file is created there.
+// If it is not a regular file, or one that must not be covered (rootspec.MayCover), the sandbox has no resolvers.
 func mountResolv(g plan.Guest) error {
 	if len(g.Resolv) == 0 {
 		return nil
@@ -36,7 +35,7 @@ func mountResolv(g plan.Guest) error {
 		return makeResolv(g.Resolv)
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR),
 		errors.Is(err, unix.EACCES):
-		return nil // the name leads to no file
+		return nil // the name does not resolve to a file
 	case err != nil:
 		return fault.Wrap(err, "open %s", resolvName)
 	}
@@ -46,7 +45,7 @@ func mountResolv(g plan.Guest) error {
 		return fault.New(fault.Unavailable, "inspect %s", resolvName).Because(err)
 	}
 	if !st.Mode().IsRegular() {
-		return nil // the sandbox replaced it, and can undo that
+		return nil // the sandbox replaced the file, and can undo that
 	}
 	proc, err := openProc()
 	if err != nil {
@@ -63,21 +62,21 @@ func mountResolv(g plan.Guest) error {
 	return fault.Wrap(layOver(resolvOurs, at, readOnly), "bind %s", resolvName)
 }
 
-// makeResolv makes the file in /run that a link at resolvName names. The link can only choose
-// a name in our own /run: with a wrong one, the file is never read.
+// makeResolv creates the file in /run to which a link at resolvName points. The link can only choose a name in this
+// /run; if the name is wrong, no program reads the file.
 func makeResolv(text []byte) error {
 	link, err := openInside(path.Dir(resolvName), unix.O_DIRECTORY)
 	if fault.Is(err, fault.Unavailable) {
 		return fault.Wrap(err, "open %s", path.Dir(resolvName))
 	}
 	if err != nil {
-		return nil // there is no /etc
+		return nil // no /etc
 	}
 	defer link.Close()
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(link.Fd()), path.Base(resolvName), buf)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		return nil // there is no file, and no link
+		return nil // neither a file nor a link
 	}
 	if err != nil {
 		return fault.Wrap(err, "read the link %s", resolvName)
@@ -97,9 +96,8 @@ func makeResolv(text []byte) error {
 	return fault.Wrap(run.WriteFile(name, text, 0o644), "write /run/%s", name)
 }
 
-// beneathRun returns the name below /run that the text of a link in /etc leads to. It accepts
-// only links as systems have them, through few directories. Names that begin with "coppice"
-// are init's.
+// beneathRun returns the name below /run to which the text of a link in /etc points. It accepts only links that systems
+// create, with few directories. Names that begin with "coppice" belong to init.
 func beneathRun(target string) (string, bool) {
 	const deepest, longest = 4, 255
 	if !path.IsAbs(target) {

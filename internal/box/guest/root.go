@@ -17,16 +17,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// makeRoot makes the first of trees, a detached mount of the sandbox's files, the root, and mounts the
-// kernel's file systems on it, then the next g.Shared trees, and with g.Self the one after them. It returns
-// the protections that are weaker than planned.
+// makeRoot makes the first of trees, a detached mount of the sandbox's files, the root. On it, it mounts the kernel's
+// file systems, then the next g.Shared trees and, with g.Self, the tree after them. It returns the protections that are
+// weaker than planned.
 //
-// The caller's mount namespace is a copy of the keeper's in a new user namespace, so every mount in it is
-// locked; what is mounted here is not.
+// The caller's mount namespace is a copy of the keeper's in a new user namespace, so every mount that was copied is
+// locked; the mounts that are made here are not.
 //
-// No path of the sandbox is used while the host's root is attached: pivot_root(2) with two dots leaves it on
-// top of "/", where ".." leads into it, also with openat2's RESOLVE_IN_ROOT. So the parts of the host that
-// are needed are cloned first.
+// No path of the sandbox is used while the host's root is attached: pivot_root(2) with two dots leaves the host's root
+// on top of "/", where ".." leads into it, even with openat2's RESOLVE_IN_ROOT. So the required parts of the host are
+// cloned first.
 func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	defer func() {
 		for _, fd := range trees {
@@ -39,8 +39,7 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	}
 	defer host.Close()
 	if err := mounts.LeaveHost(func() error {
-		// pivot_root(2) requires it to be mounted; init's user may not be able to enter the store's
-		// directories.
+		// pivot_root(2) requires the root to be mounted. Init's user may not be able to enter the store's directories.
 		err := unix.MoveMount(trees[0], "", unix.AT_FDCWD, "/dev", unix.MOVE_MOUNT_F_EMPTY_PATH)
 		if err != nil {
 			return fault.Wrap(err, "attach the root")
@@ -101,8 +100,8 @@ func mountKernel(g plan.Guest, host *mounts.Host) (weak []plan.Item, err error) 
 	return weak, mountTrust(g)
 }
 
-// Paths of /proc that are hidden or read-only, as in runc (libcontainer/specconv/example.go): they reveal or
-// change state of the whole machine.
+// Paths of /proc that are hidden or read-only, as in runc (libcontainer/specconv/example.go): they reveal or change
+// state of the whole machine.
 var (
 	procHiddenFiles = []string{"kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts"}
 	procHiddenDirs  = []string{"acpi", "asound", "scsi"}
@@ -144,7 +143,7 @@ func mountProc(g plan.Guest, root int, host *mounts.Host) (weak []plan.Item, err
 	return weak, nil
 }
 
-// devices are the only ones there are.
+// devices are all devices of the sandbox.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 var devLinks = [][2]string{
@@ -191,8 +190,7 @@ func mountDev(root int, host *mounts.Host) error {
 	return nil
 }
 
-// mountSys shows how many processors there are, which run-time systems ask for,
-// and nothing else of /sys.
+// mountSys shows the number of processors, which runtimes read, and nothing else of /sys.
 func mountSys(root int, host *mounts.Host) error {
 	sys, err := mounts.NewAt(root, "sys", "tmpfs", mounts.PlainAttr, "mode=755", "size=64k")
 	if err != nil {
@@ -200,7 +198,7 @@ func mountSys(root int, host *mounts.Host) error {
 	}
 	defer unix.Close(sys)
 	if host.CPU >= 0 {
-		if err := os.MkdirAll("/"+mounts.HostCPU, 0o755); err != nil { // beneath the mount just made
+		if err := os.MkdirAll("/"+mounts.HostCPU, 0o755); err != nil { // below the new mount
 			return fault.Wrap(err, "make /%s", mounts.HostCPU)
 		}
 		if err := mounts.Attach(host.CPU, root, mounts.HostCPU); err != nil {
@@ -211,11 +209,10 @@ func mountSys(root int, host *mounts.Host) error {
 		"make /sys read-only")
 }
 
-// inMemory returns the options of a file system in memory with the given mode. A write from outside uses the
-// writer's memory, which no limit of the sandbox counts; so the file system has a limit of its own, which
-// includes its empty files. It is a quarter of the memory limit: writes from inside count towards that, and
-// the kernel, which cannot reclaim them, would kill everything that runs, and init last, before a larger file
-// system was full.
+// inMemory returns the options of a file system in memory with the given mode. A write from outside uses the writer's
+// memory, which no limit of the sandbox counts, so the file system has its own limit, which also counts empty files. It
+// is a quarter of the memory limit. Writes from inside count towards the memory limit and cannot be reclaimed: before a
+// larger file system was full, the kernel would kill all processes, and init last.
 func inMemory(g plan.Guest, mode string) []string {
 	if g.Memory <= 0 {
 		return []string{"mode=" + mode}
@@ -249,7 +246,7 @@ func fillRun(g plan.Guest) error {
 	return fault.Wrap(os.WriteFile(plan.AptConfig, []byte(aptConfig), 0o644), "write %s", plan.AptConfig)
 }
 
-// mountShared shows directories of the host, which the keeper has made read-only.
+// mountShared mounts directories of the host, which the keeper has made read-only.
 func mountShared(dirs []int) error {
 	if len(dirs) == 0 {
 		return nil
@@ -272,24 +269,24 @@ func mountShared(dirs []int) error {
 	return nil
 }
 
-// flatten covers the references of an object directory to others, which need not exist inside: the sandbox's
-// own repository names all of them.
+// flatten hides the references of an object directory to others, which need not exist inside. The sandbox's own
+// repository names all of them.
 func flatten(at string) error {
 	const none = rootspec.SharedAt + "/none"
 	names := at + "/info/alternates"
 	switch _, err := os.Lstat(names); {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission): // nor may anybody else inside
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission): // no other process inside may read it either
 		return nil
 	case err != nil:
 		return err
 	}
-	if err := os.WriteFile(none, nil, 0o444); err != nil && !errors.Is(err, os.ErrPermission) { // of the one before
+	if err := os.WriteFile(none, nil, 0o444); err != nil && !errors.Is(err, os.ErrPermission) { // it exists already
 		return err
 	}
 	return unix.Mount(none, names, "", unix.MS_BIND, "")
 }
 
-// mountSelf shows the directory of the sandbox's own socket.
+// mountSelf mounts the directory of the sandbox's own socket.
 func mountSelf(dir int) error {
 	if err := os.Mkdir(plan.SelfAt, 0o755); err != nil {
 		return fault.Wrap(err, "make %s", plan.SelfAt)
@@ -300,9 +297,8 @@ func mountSelf(dir int) error {
 	return fault.Wrap(os.Symlink(path.Join(plan.SelfAt, plan.SelfName), plan.SelfSocket), "make %s", plan.SelfSocket)
 }
 
-// aptConfig keeps apt from becoming the user _apt for its downloads, which it
-// checks it has become, and which a single mapped id cannot be. See apt.conf(5),
-// APT::Sandbox::User.
+// aptConfig stops apt from switching to the user _apt for downloads. Apt verifies the switch, and it fails where only a
+// single id is mapped. See apt.conf(5), APT::Sandbox::User.
 const aptConfig = "APT::Sandbox::User \"root\";\n"
 
 func mountTmp(g plan.Guest, root int) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/refusals"
 )
 
-// countRefusals starts to sum up refused calls, with the tally at fd, which it closes.
+// countRefusals starts to summarize refused calls, with the tally at fd, which it closes.
 func (d *daemon) countRefusals(fd int) error {
 	defer unix.Close(fd)
 	t, err := refusals.MapTally(fd)

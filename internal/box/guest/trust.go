@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// mountTrust lays files with the gate's authority over the stores of authorities that
-// exist, so that nothing of it gets into the history.
+// mountTrust mounts files with the gate's authority over the existing trust stores, so that the authority is not
+// recorded in the history.
 func mountTrust(g plan.Guest) error {
 	if len(g.CA) == 0 {
 		return nil
@@ -47,10 +47,10 @@ func mountTrust(g plan.Guest) error {
 	return t.mountJava(g.Java)
 }
 
-// truster lays files over the stores of a root.
+// truster mounts files over the trust stores of a root.
 type truster struct{ files rootspec.Files }
 
-// mountBundles lays bundles of PEM over those of the system, and writes one for all others.
+// mountBundles mounts PEM bundles over those of the system, and writes one for programs that use another.
 func (t truster) mountBundles(ca []byte) error {
 	var first []byte
 	for i, name := range plan.TrustStores {
@@ -72,7 +72,7 @@ func (t truster) mountBundles(ca []byte) error {
 	return nil
 }
 
-// mountJava lays the stores of Java's that the keeper has made over the sandbox's.
+// mountJava mounts the Java stores that the keeper has made over the sandbox's.
 func (t truster) mountJava(stores []plan.JavaStore) error {
 	for i, s := range stores {
 		for n, name := range s.Paths {
@@ -89,8 +89,8 @@ func javaFile(i, n int) string {
 	return filepath.Join(plan.TrustDir, strconv.Itoa(i)+"."+strconv.Itoa(n)+".jks")
 }
 
-// openInside opens an absolute name in the sandbox's root with O_PATH, and follows links
-// within it. An error of kind fault.Unavailable is about the host; any other is about the name.
+// openInside opens an absolute name in the sandbox's root with O_PATH, and follows links within the root. An error of
+// kind fault.Unavailable concerns the host; any other concerns the name.
 func openInside(name string, flags int) (*os.File, error) {
 	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -104,9 +104,9 @@ func openInside(name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// withPEM returns the certificates of a bundle, followed by an authority, once. It copies
-// nothing else of have, even if the authority is already there: a sandbox may link
-// its bundle to a file that it can write but not read, and every user can read the copy.
+// withPEM returns the certificates of a bundle and then an authority, which it adds at most once. It copies nothing
+// else of have, even if the authority is already there: a sandbox may link its bundle to a file that it can write but
+// not read, and every user can read the copy.
 func withPEM(have, ca []byte) []byte {
 	own, _ := pem.Decode(ca)
 	var all []byte
@@ -135,7 +135,7 @@ func (t truster) lay(name, ours string, with func([]byte) []byte) ([]byte, error
 		return nil, err
 	}
 	all := with(have)
-	if all == nil || bytes.Equal(all, have) { // another name of a store that is done
+	if all == nil || bytes.Equal(all, have) { // another name of a store that is already covered
 		return all, nil
 	}
 	if err := os.WriteFile(ours, all, 0o644); err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A sandbox could link its bundle to a file that it may write but not read, to get a copy that
-// it can read.
+// TestWithPEM_CopiesNothingButCertificates exists because a sandbox could link its bundle to a file that it may write
+// but not read, to get a readable copy.
 func TestWithPEM_CopiesNothingButCertificates(t *testing.T) {
 	t.Parallel()
 	cert := func(kind, der string) []byte {

@@ -21,16 +21,16 @@ import (
 // calls are the system calls of commands that the sandbox's kernel must not carry out as usual: those that
 // seccomp.Inner refuses or emulates, and signals to init. Init itself is exempt.
 //
-// They are entries of that kernel's system call table, not a filter inside the sandbox. gVisor evaluates a
-// filter before ptrace(2) lets a tracer change the call (doSyscall of its pkg/sentry/kernel), and compiles it
-// again for each number at every clone, which takes a millisecond (populateCache); and a filter can recognize
-// init's threads only by number.
+// They are entries of that kernel's system call table, not a filter inside the sandbox. gVisor evaluates a filter
+// before ptrace(2) lets a tracer change the call (doSyscall of its pkg/sentry/kernel), and at every clone compiles it
+// again for each number, which takes a millisecond (populateCache). And a filter can recognize init's threads only by
+// number.
 type calls struct {
 	answers  atomic.Pointer[seccomp.Answers]
 	refusals atomic.Pointer[refusals.Summary] // nil if refusals are not reported
 }
 
-// newCalls answers most strictly until answerAs is called.
+// newCalls returns calls that answer most strictly until answerAs is called.
 func newCalls() *calls {
 	c := &calls{}
 	c.answerAs(false, seccomp.Options{})
@@ -43,13 +43,13 @@ func (c *calls) answerAs(emulate bool, o seccomp.Options) {
 	c.answers.Store(&a)
 }
 
-// install replaces the entries in the table of this process's kernel, which has not started.
+// install replaces the entries in the table of this process's kernel, which must not have started.
 func (c *calls) install() error {
 	table, ok := sentry.LookupSyscallTable(abi.Linux, arch.Host)
 	if !ok {
 		return fmt.Errorf("gVisor has no system call table for %v", arch.Host)
 	}
-	emulated := seccomp.Inner(true, seccomp.Options{}) // those of all options
+	emulated := seccomp.Inner(true, seccomp.Options{}) // the calls of all options
 	for nr := range emulated {
 		if nr > abisentry.MaxSyscallNum {
 			return fmt.Errorf("gVisor has no system call %d", nr)
@@ -64,16 +64,16 @@ func (c *calls) install() error {
 	return nil
 }
 
-// answer is what a task other than init gets for a call.
+// answer is the result of a call of a task other than init.
 type answer struct {
-	err  error  // nil: it seems to have succeeded
-	told string // the name of a call whose refusal is reported, or ""
+	err  error  // nil for success
+	told string // the name of the call if the refusal must be reported, or ""
 }
 
-// decision decides about a call; nil leaves it to the kernel.
+// decision decides a call. nil leaves it to the kernel.
 type decision func(t *sentry.Task, sysno uintptr, args arch.SyscallArguments) *answer
 
-// precede has a call decided first.
+// precede makes decide run before a call.
 func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, decide decision) {
 	call := table.Table[nr]
 	next := call.Fn
@@ -96,11 +96,10 @@ func (c *calls) precede(table *sentry.SyscallTable, nr uintptr, decide decision)
 	table.Table[nr] = call
 }
 
-// isInit reports whether a task is a thread of PID 1. No command has other namespaces of
-// processes than init.
+// isInit reports whether a task is a thread of PID 1. Every command is in the same pid namespace as init.
 func isInit(t *sentry.Task) bool { return t.ThreadGroup() == t.Kernel().GlobalInit() }
 
-// byRules decides by the rules.
+// byRules decides by c.answers.
 func (c *calls) byRules(_ *sentry.Task, sysno uintptr, args arch.SyscallArguments) *answer {
 	var a [6]uint64
 	for i := range a {
@@ -133,11 +132,11 @@ func (c *calls) tell(t *sentry.Task, a *answer) {
 	r.Add(one, func() int { return int(t.ThreadGroup().ID()) })
 }
 
-// maxUp is how many sessions above a task are looked at.
+// maxUp is how many sessions above a task are searched.
 const maxUp = 64
 
-// commandOf returns the session of a task or, where that was made by a descendant of a command,
-// of a process above it, as far as these live.
+// commandOf returns the session of a task. If a descendant of a command created that session, it returns the session of
+// a process above it, as far as those processes are running.
 func commandOf(t *sentry.Task) refusals.Session {
 	for range maxUp {
 		ns := t.PIDNamespace()
@@ -159,19 +158,19 @@ func commandOf(t *sentry.Task) refusals.Session {
 	return refusals.Session{}
 }
 
-// signalCalls signal, or open, the process or thread whose number is their first argument.
+// signalCalls are the calls that signal or open the process or thread whose number is their first argument.
 var signalCalls = []uintptr{unix.SYS_KILL, unix.SYS_TKILL, unix.SYS_TGKILL, unix.SYS_RT_SIGQUEUEINFO,
 	unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PIDFD_OPEN}
 
-// bySignal blocks signals to init. Groups are left to the kernel: init is alone in its group, and kill(2)
-// spares it with -1.
+// bySignal blocks signals to init. Signals to groups are left to the kernel: init is alone in its group, and kill(2)
+// with -1 does not signal it.
 func bySignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	id := sentry.ThreadID(args[0].Int())
 	if id <= 0 {
 		return nil
 	}
 	switch target := t.PIDNamespace().TaskWithID(id); {
-	case target == nil: // nor is one that begins now, and may be init's
+	case target == nil: // also for a target that is just starting, which may be a thread of init
 		return &answer{err: unix.ESRCH}
 	case isInit(target):
 		return &answer{err: unix.EPERM}
@@ -179,9 +178,8 @@ func bySignal(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	return nil
 }
 
-// byPIDFD implements pidfd_send_signal(2), so that the target is read from the very file that is used: other
-// threads can replace the descriptor meanwhile. The file may be a directory of /proc. Init does not make this
-// call.
+// byPIDFD implements pidfd_send_signal(2), so that the target is determined from the file that is then used: other
+// threads can replace the descriptor in between. The file may be a directory of /proc. Init does not make this call.
 func byPIDFD(t *sentry.Task, _ uintptr, args arch.SyscallArguments) *answer {
 	sig, at, flags := linux.Signal(args[1].Int()), args[2].Pointer(), args[3].Uint()
 	switch flags {

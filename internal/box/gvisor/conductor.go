@@ -23,11 +23,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// linkFD is where the keeper puts the stream.
+// linkFD is the descriptor of the conductor's end of the link.
 const linkFD = 3
 
-// conduct runs a conductor and returns the exit code of the process, after which the kernel kills everything
-// that runs in the sandbox.
+// conduct runs a conductor and returns the exit code of the process. When the process exits, the kernel kills
+// everything that runs in the sandbox.
 func conduct() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.ConductorArgv0), 0) // for ps
 	if err := run(); err != nil {
@@ -55,8 +55,8 @@ func run() error {
 	return c.relay.Run()
 }
 
-// settled is when a conductor starts to collect garbage as the keeper does: it starts with a larger heap,
-// most of which survives, while the processors are busiest.
+// settled is when a conductor starts to collect garbage at the keeper's rate. Its start needs a larger heap, most of
+// which survives, while the processors are busiest.
 const settled = 2 * time.Second
 
 // conductor runs one sandbox.
@@ -69,18 +69,18 @@ type conductor struct {
 
 	mu     sync.Mutex
 	frozen *initlink.Frozen // the state of the sandbox when it was frozen; nil while it runs
-	paused bool             // its kernel runs none of its processes
+	paused bool             // the kernel runs none of the sandbox's processes
 }
 
-// setup is the plan with its descriptors.
+// setup is the plan's descriptors.
 type setup struct {
-	trees []int      // the binary, the sandbox's files, and what is shown of the host
+	trees []int      // the binary, the sandbox's files, and the shared directories of the host
 	nic   *os.File   // the sandbox's end of the gate's link, or nil
-	image []*os.File // of a memory image, or nil
-	tally *os.File   // of refused system calls, or nil
+	image []*os.File // files of a memory image, or nil
+	tally *os.File   // tally of refused system calls, or nil
 }
 
-// take sorts the descriptors of a Setup.
+// take assigns the descriptors of a Setup.
 func take(g plan.Guest, fds []int) (s setup, err error) {
 	want := 2 + g.Shared
 	if g.Gate {
@@ -109,7 +109,7 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 	return s, nil
 }
 
-// start makes the sandbox's kernel, and begins or resumes its processes.
+// start creates the sandbox's kernel, and starts or resumes its processes.
 func (c *conductor) start(m initlink.Message) error {
 	if err := m.Decode(&c.guest); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (c *conductor) start(m initlink.Message) error {
 	if err != nil {
 		return err
 	}
-	// Not earlier: the id maps of its children would belong to root, which the conductor need not be
+	// Not earlier: the id maps of its children would belong to root, and the conductor may be another user
 	// (proc_pid(5)).
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "make the conductor non-dumpable")
@@ -159,11 +159,11 @@ func (c *conductor) start(m initlink.Message) error {
 	}
 	c.guest.Java = nil // they may be large
 	inside := g
-	inside.Trace, inside.Tell = false, false // init sees neither program starts nor refusals
+	inside.Trace, inside.Tell = false, false // init records neither program starts nor refusals
 	if err := c.relay.Send(initlink.MsgSetup, inside); err != nil {
 		return err
 	}
-	// This runs while init starts, which starts nothing before it is told to.
+	// This runs while init starts up. Init starts no program before it is asked to.
 	if c.programs, err = watchPrograms(c.kernel, g, s.tally, c.link); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (c *conductor) start(m initlink.Message) error {
 	return nil
 }
 
-// makeKernel creates the kernel, with pipes to the later PID 1.
+// makeKernel creates the kernel, with pipes to the future PID 1.
 func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err error) {
 	var pipes [3][2]*os.File // standard input, output and error inside
 	for i := range pipes {
@@ -188,14 +188,14 @@ func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	go logInside(pipes[2][0]) // until the sandbox's end
+	go logInside(pipes[2][0]) // until the sandbox ends
 	return pipes[0][1], pipes[1][0], nil
 }
 
 // maxLog bounds how much of the standard error of PID 1 inside is logged, in bytes.
 const maxLog = 64 << 10
 
-// logInside copies the standard error of PID 1 inside to the keeper's log, as far as it is text.
+// logInside copies the standard error of PID 1 inside to the keeper's log, as far as it is printable.
 func logInside(r *os.File) {
 	defer r.Close()
 	buf := make([]byte, 4<<10)
@@ -215,8 +215,8 @@ func logInside(r *os.File) {
 	}
 }
 
-// toSandbox intercepts the keeper's messages to the sandbox. While the sandbox is frozen, the conductor answers
-// for it.
+// toSandbox intercepts the keeper's messages to the sandbox. While the sandbox is frozen, the conductor answers in its
+// place.
 func (c *conductor) toSandbox(m initlink.Message) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,7 +274,7 @@ func (c *conductor) afterKeeper(m initlink.Message) error {
 	return nil
 }
 
-// stop stops the kernel; init has finished what it had begun.
+// stop pauses the kernel. Init has already completed what it began.
 func (c *conductor) stop(m *initlink.Message) error {
 	var f initlink.Frozen
 	if err := m.Decode(&f); err != nil || f.Err != nil {

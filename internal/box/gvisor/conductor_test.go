@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// TestConductor_RefusesForgedMessages checks that an init that was taken over cannot send what
-// only the conductor may send: which programs ran, and that the memory is saved.
+// TestConductor_RefusesForgedMessages checks that a compromised init cannot send messages that only the conductor may
+// send: which programs ran, and that the memory is saved.
 func TestConductor_RefusesForgedMessages(t *testing.T) {
 	t.Parallel()
 	for _, k := range []initlink.Kind{initlink.MsgPrograms, initlink.MsgSaved} {

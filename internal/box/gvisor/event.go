@@ -14,43 +14,43 @@ import (
 // The sandbox's kernel sends the conductor events of processes through a pipe, in batches: four bytes with
 // the length, big endian, then JSON of that length.
 
-// eventKind is what a process did.
+// eventKind is the kind of an event.
 type eventKind string
 
 const (
-	eventCloned eventKind = "cloned" // it began as a copy of its parent
-	eventBegan  eventKind = "began"  // it becomes a program
+	eventCloned eventKind = "cloned" // a process began as a copy of its parent
+	eventBegan  eventKind = "began"  // a process begins to execute a program
 	eventEnded  eventKind = "ended"
-	eventMark   eventKind = "mark" // of no process: the events before it have been sent
+	eventMark   eventKind = "mark" // not about a process: all earlier events have been sent
 )
 
-// event is something that a process did.
+// event is an action of a process.
 type event struct {
 	Kind   eventKind `json:"k"`
 	PID    int       `json:"p,omitempty"`
-	Parent int       `json:"u,omitempty"` // of one that was cloned the process that did it
+	Parent int       `json:"u,omitempty"` // the process that cloned it, for eventCloned
 	At     int64     `json:"t,omitempty"` // Unix time in nanoseconds
 	Exe    []byte    `json:"x,omitempty"`
-	Args   []byte    `json:"a,omitempty"` // each ends with NUL, if it is whole
+	Args   []byte    `json:"a,omitempty"` // each ends with NUL unless it was cut
 	Cut    int64     `json:"c,omitempty"` // bytes of Args that were left out
 	Dir    []byte    `json:"d,omitempty"`
-	Status uint32    `json:"s,omitempty"` // the wait status of one that ended
+	Status uint32    `json:"s,omitempty"` // the wait status, for eventEnded
 }
 
-// size is how many bytes of memory an event takes, about.
+// size returns about how many bytes of memory an event takes.
 func (e event) size() int { return 160 + len(e.Exe) + len(e.Args) + len(e.Dir) }
 
-// batch is some events, oldest first.
+// batch is a sequence of events, oldest first.
 type batch struct {
 	Events []event `json:"e"`
-	// Dropped is how many starts and exits there was no room for since the previous batch.
+	// Dropped is how many starts and exits since the previous batch were dropped for lack of room.
 	Dropped uint64 `json:"d,omitempty"`
 	// Refused are the system calls that were refused before the last of Events.
 	Refused *initlink.Refused `json:"r,omitempty"`
 }
 
 const (
-	// maxBatch is how many bytes of events a batch has, but for the last one of them.
+	// maxBatch is how many bytes of events a batch may have before its last one.
 	maxBatch = 256 << 10
 	// maxFrame bounds a batch as JSON, from any sender.
 	maxFrame = 4 << 20

@@ -46,7 +46,7 @@ func TestBatch_RoundTrips(t *testing.T) {
 	})
 }
 
-// A kernel that was taken over may write anything.
+// FuzzBatch exists because a compromised kernel may write anything.
 func FuzzBatch(f *testing.F) {
 	var good bytes.Buffer
 	if err := writeBatch(&good,
@@ -75,7 +75,7 @@ func FuzzBatch(f *testing.F) {
 			}
 		}
 		if len(r.alive) > maxAlive {
-			t.Errorf("%d processes are remembered", len(r.alive))
+			t.Errorf("the record holds %d processes", len(r.alive))
 		}
 	})
 }

@@ -15,10 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// image serves the files of a memory image to the kernel that resumes it. Without it, gVisor reads pages with
-// 128 threads before it has built anything to run, which leaves little CPU time for building it; here pages
-// arrive in one read after the other, and first those that a process touches (pkg/sentry/pgalloc,
-// AsyncPagesFileLoad).
+// image serves the files of a memory image to the kernel that resumes it. Without it, gVisor reads pages with 128
+// threads before it has built anything that can run, which leaves little CPU time to build it. Here pages arrive in one
+// read after the other, those that a process touches first (pkg/sentry/pgalloc, AsyncPagesFileLoad).
 type image map[string]*os.File
 
 // serve returns the socket on which the kernel requests pages; the caller closes it. The server exits when

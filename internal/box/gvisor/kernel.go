@@ -30,29 +30,29 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// containerID is the same in every conductor, each of which has its own directory: an image can be resumed by
-// another one.
+// containerID is the same in every conductor, so that another one can resume an image. Each conductor has its own
+// directory.
 const containerID = "coppice"
 
-// kernel is gVisor's kernel, in its own processes, which exit with this one.
+// kernel is gVisor's kernel. Its processes exit with this one.
 type kernel struct {
 	container *container.Container
 }
 
-// settings returns gVisor's configuration. Options that concern safety are set even to their default.
+// settings returns gVisor's configuration. Options that affect security are set even to their defaults.
 func settings() (*config.Config, error) {
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
 	if err := flags.Parse([]string{
 		"--root=" + worldState,
 		"--platform=systrap",
-		"--ignore-cgroups",                                    // the keeper's control group has all of it
+		"--ignore-cgroups",                                    // the keeper's control group contains all of it
 		"--network=none",                                      // except for the link
 		"--overlay2=none",                                     // the overlay is Coppice's: captures see changes at once
-		"--file-access=shared", "--file-access-mounts=shared", // so are changes that are made from outside
+		"--file-access=shared", "--file-access-mounts=shared", // so are changes from outside
 		"--host-uds=none", "--host-fifo=none", "--net-raw=false", "--allow-suid=false",
-		"--host-settings=ignore",         // they are the host's to choose
-		"--gofer-network-namespace=host", // the one of the conductor, in which there is nothing
+		"--host-settings=ignore",         // the host chooses its own settings
+		"--gofer-network-namespace=host", // the conductor's, which is empty
 		"--net-disconnect-ok",            // an image keeps connections only between its own processes
 	}); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func settings() (*config.Config, error) {
 	return config.NewFromFlags(flags)
 }
 
-// newKernel starts the kernel; nothing runs in it yet. stdio is for the later PID 1, and stays the caller's.
+// newKernel starts the kernel; nothing runs in it yet. stdio is for the future PID 1, and stays the caller's.
 func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	conf, err := settings()
 	if err != nil {
@@ -77,7 +77,7 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	if err := os.WriteFile(filepath.Join(worldState, "config.json"), b, 0o600); err != nil {
 		return nil, fault.Wrap(err, "describe the sandbox to gVisor")
 	}
-	// gVisor gives the container the descriptors of these names.
+	// gVisor passes the descriptors of these variables to the container.
 	ours := [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
 	os.Stdin, os.Stdout, os.Stderr = stdio[0], stdio[1], stdio[2]
 	defer func() { os.Stdin, os.Stdout, os.Stderr = ours[0], ours[1], ours[2] }()
@@ -89,10 +89,10 @@ func newKernel(g plan.Guest, stdio [3]*os.File) (*kernel, error) {
 	return &kernel{container: c}, nil
 }
 
-// call calls the kernel.
+// call makes a call to the kernel that returns no result.
 func (k *kernel) call(method string, arg any) error { return k.ask(method, arg, nil) }
 
-// ask calls the kernel, which answers with a result.
+// ask makes a call to the kernel that returns a result.
 func (k *kernel) ask(method string, arg, result any) error {
 	conn, err := client.ConnectTo(k.container.Sandbox.GetControlSocketPath())
 	if err != nil {
@@ -128,8 +128,8 @@ func (k *kernel) begin(s setup) error {
 	return failed(k.call(boot.ContMgrRootContainerStart, &id), "start the sandbox's init")
 }
 
-// failed wraps an error of the sandbox's kernel while a sandbox starts. It arrives as text, or
-// as the end of the kernel, and must not be reported as a bug of Coppice (fault.Internal).
+// failed wraps an error of the sandbox's kernel while a sandbox starts. The error arrives as text, or as the end of the
+// kernel, and must not be reported as a bug of Coppice (fault.Internal).
 func failed(err error, doing string) error {
 	if fault.KindOf(err) != fault.Internal {
 		return fault.Wrap(err, "%s", doing)
@@ -188,7 +188,7 @@ func links(nic *os.File, resumed bool) *boot.CreateLinksAndRoutesArgs {
 	return a
 }
 
-// anywhere is every address of the kind of at.
+// anywhere returns the network of all addresses of the same family as at.
 func anywhere(at netip.Addr) net.IPNet {
 	n := at.BitLen() / 8
 	return net.IPNet{IP: make(net.IP, n), Mask: make(net.IPMask, n)}
@@ -205,13 +205,13 @@ func (k *kernel) trace(g plan.Guest, tally, to *os.File) error {
 		&boot.CreateTraceSessionArgs{Config: session(g), FilePayload: urpc.FilePayload{Files: files}})
 }
 
-// mark has the kernel write a mark after the events by now: it asks for the sink's state.
+// mark makes the kernel write a mark after the events so far, by requesting the sink's state.
 func (k *kernel) mark() error {
 	var all []seccheck.SessionConfig
 	return k.ask(boot.ContMgrListTraceSessions, nil, &all)
 }
 
-// processes returns the parents of the processes that live.
+// processes returns the parents of the running processes.
 func (k *kernel) processes() (parents map[int]int, err error) {
 	id, all := containerID, []*control.Process(nil)
 	if err := k.ask(boot.ContMgrProcesses, &id, &all); err != nil {
@@ -224,7 +224,7 @@ func (k *kernel) processes() (parents map[int]int, err error) {
 	return parents, nil
 }
 
-// pause stops every process, and unpause resumes them.
+// pause and unpause stop and resume every process.
 func (k *kernel) pause() error   { return k.call(boot.ContMgrPause, nil) }
 func (k *kernel) unpause() error { return k.call(boot.ContMgrResume, nil) }
 
@@ -243,10 +243,10 @@ func (k *kernel) save(files []*os.File) error {
 	return fault.Wrap(err, "write the memory image")
 }
 
-// written reports whether processes can write files through shared mappings, which leaves no trace in the
-// files' times. The files are mapped in the processes in which gVisor runs the sandbox's code, under paths
-// other than those of the sandbox, so that a single one means that all files are suspect. The files that
-// gVisor itself shares with these processes are in memory.
+// written reports whether processes can write files through shared mappings, which leaves no trace in the files' times.
+// The files are mapped in the processes in which gVisor runs the sandbox's code, under other paths than those of the
+// sandbox, so a single mapping makes all files suspect. The files that gVisor itself shares with these processes are in
+// memory.
 func (k *kernel) written() initlink.Mapped {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

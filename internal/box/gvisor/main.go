@@ -25,13 +25,13 @@ func Main(args []string) int {
 	return runsc()
 }
 
-// gcPercent is GOGC of gVisor's processes: at most 16 MiB of an idle one.
+// gcPercent is GOGC of gVisor's processes. It costs at most 16 MiB in an idle one.
 const gcPercent = 400
 
-// runsc is one of gVisor's processes. It returns the exit code of the process.
+// runsc runs one of gVisor's processes. It returns the exit code of the process.
 func runsc() int {
 	debug.SetGCPercent(gcPercent)
-	// gVisor is imported as a command, so only its subcommands can be called.
+	// Only the subcommands can be called, since gVisor is imported as a command.
 	commands := map[util.SubCommand]string{}
 	for _, c := range []util.SubCommand{new(sentrycmd.Boot), new(cmd.Gofer), new(sentrycmd.Umount)} {
 		commands[c] = "internal"

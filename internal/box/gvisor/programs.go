@@ -19,34 +19,33 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// patience bounds the wait for an event from the other side. Only a sandbox that has taken over its init, or
-// starts programs faster than they are read, causes such a wait.
+// patience bounds the wait for an event from the other side. Only a sandbox that has compromised its init, or starts
+// programs faster than they are read, causes such a wait.
 const patience = 2 * time.Second
 
-// maxHeld bounds the refusals that wait for an init which does not answer a spawn: any more are reported
-// without a command.
+// maxHeld bounds the refusals that are held until init answers a spawn. Further ones are reported without a command.
 const maxHeld = 256
 
-// programs reports to the keeper the programs of the sandbox, and their refused system calls, from the events
-// of its kernel.
+// programs reports the programs of the sandbox and their refused system calls to the keeper, from the events of its
+// kernel.
 //
-// The kernel knows processes, and init knows which of them are commands, so each start of a child of init
-// waits for the Spawned that it belongs to. A command's programs are all reported before its exit.
+// The kernel knows processes, and init knows which of them are commands, so each start of a child of init waits for the
+// Spawned that belongs to it. All programs of a command are reported before its exit.
 type programs struct {
 	kernel *kernel
 	link   *initlink.Link
-	traced bool     // programs are recorded; else the kernel reports only exits
+	traced bool     // whether programs are recorded; otherwise the kernel reports only exits
 	from   *os.File // the kernel's events
 
 	mu       sync.Mutex
 	changed  *sync.Cond             // of mu
 	record   *record                // guarded by mu
-	asked    []string               // guarded by mu; ids of the spawns that are not answered
+	asked    []string               // guarded by mu; ids of the spawns that were not answered yet
 	held     []initlink.RefusedCall // guarded by mu; see refused
-	commands map[int]string         // guarded by mu; those that live, by pid
-	marks    int                    // guarded by mu; that were read
-	marked   int                    // guarded by mu; that were asked for
-	dropped  bool                   // guarded by mu; something was since a command began
+	commands map[int]string         // guarded by mu; ids of the running commands, by pid
+	marks    int                    // guarded by mu; number of marks that were read
+	marked   int                    // guarded by mu; number of marks that were requested
+	dropped  bool                   // guarded by mu; whether events were dropped since a command began
 	over     bool                   // guarded by mu; the kernel sends no more events
 }
 
@@ -65,7 +64,7 @@ func watchPrograms(k *kernel, g plan.Guest, tally *os.File, link *initlink.Link)
 	return p, failed(k.trace(g, tally, to), "enable reports of programs in the sandbox's kernel")
 }
 
-// asks notes a spawn that goes in.
+// asks records a spawn that is sent to init.
 func (p *programs) asks(m initlink.Message) {
 	var s initlink.Spawn
 	if m.Decode(&s) != nil {
@@ -76,7 +75,7 @@ func (p *programs) asks(m initlink.Message) {
 	p.asked = append(p.asked, s.Exec)
 }
 
-// spawned notes the answer, which the keeper has.
+// spawned records the answer to a spawn, after the keeper has received it.
 func (p *programs) spawned(m initlink.Message) error {
 	var s initlink.Spawned
 	if err := m.Decode(&s); err != nil {
@@ -107,8 +106,8 @@ func (p *programs) adopted(m initlink.Message) {
 	p.commands[a.PID] = a.Exec
 }
 
-// exited waits until the kernel has reported the exit that init reports now. If no process is left, the
-// programs so far label no later snapshot.
+// exited waits until the kernel has reported the exit that init now reports. If no process is left, the programs so far
+// do not label a later snapshot.
 func (p *programs) exited(m initlink.Message) {
 	var x initlink.Exited
 	if m.Decode(&x) != nil {
@@ -123,7 +122,7 @@ func (p *programs) exited(m initlink.Message) {
 	}
 }
 
-// labels returns the programs since the previous call, of a frozen sandbox.
+// labels returns the programs of a frozen sandbox since the previous call.
 func (p *programs) labels() []wire.Program {
 	if !p.traced {
 		return nil
@@ -138,7 +137,7 @@ func (p *programs) labels() []wire.Program {
 	return p.record.labels.Take()
 }
 
-// await waits until so returns true, at most patience. p.mu is held, and released meanwhile.
+// await waits until so returns true, at most for patience. p.mu is held, and released during the wait.
 func (p *programs) await(so func() bool) {
 	late := false
 	t := time.AfterFunc(patience, func() {
@@ -153,7 +152,7 @@ func (p *programs) await(so func() bool) {
 	}
 }
 
-// resumed begins to follow a sandbox that was resumed, all of whose commands were adopted.
+// resumed starts to follow a resumed sandbox after all of its commands were adopted.
 func (p *programs) resumed() {
 	go func() {
 		if parents, err := p.kernel.processes(); err == nil {
@@ -165,7 +164,7 @@ func (p *programs) resumed() {
 	}()
 }
 
-// follow reports the kernel's events until they end with the sandbox.
+// follow reports the kernel's events until their end, which is that of the sandbox.
 func (p *programs) follow() {
 	defer p.from.Close()
 	for {
@@ -180,8 +179,7 @@ func (p *programs) follow() {
 	}
 }
 
-// end ends the sandbox, because its kernel has ended or sent something invalid, after which no program would
-// be recorded.
+// end ends the sandbox, because its kernel has exited or sent invalid data, after which no program would be recorded.
 func (p *programs) end(err error) {
 	if !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "coppice-gvisor: programs:", err)
@@ -248,8 +246,8 @@ func (p *programs) tell(b batch) error {
 	return err
 }
 
-// refused reports refusals, but holds back those of commands that the keeper may not know yet while a spawn
-// is unanswered. p.mu is held.
+// refused reports refusals. While a spawn is unanswered, it holds back those of commands that the keeper may not know
+// yet. p.mu is held.
 func (p *programs) refused(r initlink.Refused) error {
 	tell := r.Calls[:0:0]
 	p.held = nil
@@ -266,14 +264,13 @@ func (p *programs) refused(r initlink.Refused) error {
 	return p.link.Send(initlink.MsgRefused, initlink.Refused{Calls: tell, More: r.More})
 }
 
-// isCommand reports whether a start may be that of a command that is not identified yet. p.mu is held.
+// isCommand reports whether a start may be that of a command that was not identified yet. p.mu is held.
 func (p *programs) isCommand(e event) bool {
 	a := p.record.alive[e.PID]
 	return e.Parent == initPID && (a == nil || a.id == 0 && a.parent == 0 && a.exec == "")
 }
 
-// name waits until init has said which command a process is. p.mu is held, and released
-// meanwhile.
+// name waits until init has reported which command a process is. p.mu is held, and released during the wait.
 func (p *programs) name(pid int) {
 	p.await(func() bool { return p.commands[pid] != "" || len(p.asked) == 0 })
 	if a := p.record.alive[pid]; a != nil {

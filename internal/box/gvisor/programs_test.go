@@ -10,8 +10,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// TestPrograms_ReportCommandBeforeRefusals checks that the monitor learns of a command before
-// it learns of refused calls of the command, in whichever order the conductor receives them.
+// TestPrograms_ReportCommandBeforeRefusals checks that the monitor learns of a command before it learns of refused
+// calls of that command, in whichever order the conductor receives them.
 func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 	t.Parallel()
 	ours, keeper := initlink.NewLinks()
@@ -31,7 +31,7 @@ func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 		if err := p.spawned(message(initlink.MsgSpawned, initlink.Spawned{PID: pid})); err != nil {
 			t.Fatal(err)
 		}
-		if err := ours.Send(initlink.MsgCounted, initlink.Counted{Procs: pid}); err != nil { // what comes next
+		if err := ours.Send(initlink.MsgCounted, initlink.Counted{Procs: pid}); err != nil { // a mark
 			t.Fatal(err)
 		}
 	}
@@ -56,11 +56,11 @@ func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 			case initlink.MsgRefused:
 				var r initlink.Refused
 				if err := m.Decode(&r); err != nil || len(r.Calls) != 1 || r.Calls[0].Command != w {
-					t.Fatalf("%+v, %v; want one of command %d", r, err, w)
+					t.Fatalf("%+v, %v; want a refusal of command %d", r, err, w)
 				}
 			case initlink.MsgCounted:
 				if w != 0 {
-					t.Fatalf("nothing is told; want %d", w)
+					t.Fatalf("no refusal; want one of command %d", w)
 				}
 			}
 		}
@@ -84,7 +84,7 @@ func TestPrograms_ReportCommandBeforeRefusals(t *testing.T) {
 	p.asks(message(initlink.MsgSpawn, initlink.Spawn{Exec: "x5"}))
 	refused(12)
 	refused(11)
-	spawned(11) // may end before the other one is answered
+	spawned(11) // may exit before the other spawn is answered
 	told(11, 0)
 	spawned(12)
 	told(12, 0)

@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestContainerSpec_IsUnchanged pins the description of a sandbox that gVisor gets: gVisor
-// resumes an image only under the same description, see plan.Protocol.
+// TestContainerSpec_IsUnchanged pins the description of a sandbox for gVisor, which resumes an image only under the
+// same description, see plan.Protocol.
 func TestContainerSpec_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -39,7 +39,7 @@ func TestContainerSpec_IsUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Version = ""
-		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // of this process
+		s.Process.User, s.Linux.UIDMappings, s.Linux.GIDMappings = specs.User{}, nil, nil // those of this process
 		text, err := json.MarshalIndent(s, "", "\t")
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestContainerSpec_IsUnchanged(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
-		t.Errorf("how a sandbox is described to gVisor is not %s any more (%v). Memory images were taken under what it "+
-			"was: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
+		t.Errorf("the description of a sandbox for gVisor differs from %s (%v). Memory images were taken with the old "+
+			"one: raise plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, b.String())
 	}
 }

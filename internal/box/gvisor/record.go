@@ -9,30 +9,30 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// maxAlive is how many live processes are remembered. Programs of any others are reported without an exit.
+// maxAlive is how many live processes are remembered. Programs of further ones are reported without an exit.
 const maxAlive = 8192
 
-// initPID is the sandbox's init, whose children are commands, or orphans.
+// initPID is the sandbox's init. Its children are commands or orphans.
 const initPID = 1
 
 // record converts events of processes to programs. It is not safe for concurrent use.
 type record struct {
 	alive  map[int]*process
-	last   uint64 // id of a program
+	last   uint64 // id of the last program
 	labels execs.Labels
 }
 
-// process is one that lives.
+// process is a running process.
 type process struct {
-	id, parent uint64 // of its program, or 0, and of its parent
-	exec       string // the exec that it descends from
+	id, parent uint64 // id of its program, or 0, and of its parent program
+	exec       string // the exec from which it descends
 }
 
 func newRecord() *record { return &record{alive: map[int]*process{}} }
 
-// cloned notes a process that another one made.
+// cloned records a process that another one created.
 func (r *record) cloned(e event) []initlink.ProgramEvent {
-	out := r.gone(e.PID, time.Now(), nil) // its end was lost
+	out := r.gone(e.PID, time.Now(), nil) // its exit was lost
 	r.keep(e.PID, r.below(e.Parent))
 	return out
 }
@@ -49,7 +49,7 @@ func (r *record) below(parent int) *process {
 	return &process{parent: up.id, exec: up.exec}
 }
 
-// keep remembers a process, if there is room.
+// keep remembers a process if there is room.
 func (r *record) keep(pid int, p *process) bool {
 	if len(r.alive) >= maxAlive && r.alive[pid] == nil {
 		return false
@@ -78,7 +78,7 @@ func (r *record) began(e event) (out []initlink.ProgramEvent) {
 	return append(out, initlink.ProgramEvent{Began: n})
 }
 
-// pidOf returns the process of a program's parent.
+// pidOf returns the pid of a program's parent.
 func (r *record) pidOf(n *initlink.Program) int {
 	for pid, p := range r.alive {
 		if p.id == n.Parent {
@@ -88,7 +88,7 @@ func (r *record) pidOf(n *initlink.Program) int {
 	return n.PPID
 }
 
-// gone records that a process has exited; without a status, it is not known how.
+// gone records that a process has exited. A nil status means that it is not known how.
 func (r *record) gone(pid int, at time.Time, status *uint32) (out []initlink.ProgramEvent) {
 	if p := r.alive[pid]; p != nil && p.id != 0 {
 		out = []initlink.ProgramEvent{{Ended: &initlink.ProgramEnded{ID: p.id, At: at, Status: status}}}
@@ -97,7 +97,7 @@ func (r *record) gone(pid int, at time.Time, status *uint32) (out []initlink.Pro
 	return out
 }
 
-// forget records the exits that were lost. parents has the processes that live.
+// forget records the exits that were lost. parents contains the running processes.
 func (r *record) forget(parents map[int]int, at time.Time) (out []initlink.ProgramEvent) {
 	for pid := range r.alive {
 		if _, lives := parents[pid]; !lives {
@@ -107,8 +107,7 @@ func (r *record) forget(parents map[int]int, at time.Time) (out []initlink.Progr
 	return out
 }
 
-// resume notes the processes of a sandbox that was resumed: each belongs to the command
-// above it.
+// resume records the processes of a resumed sandbox. Each belongs to the nearest command above it.
 func (r *record) resume(parents map[int]int, commands map[int]string) {
 	for pid := range parents {
 		up := pid

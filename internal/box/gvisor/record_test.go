@@ -12,16 +12,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// lives is what a process is in truth.
+// lives is the true state of a process.
 type lives struct {
 	pid     int
-	program uint64 // what it is, or 0
-	parent  uint64 // what its parent was when it was cloned, or was above that
+	program uint64 // its program, or 0
+	parent  uint64 // the program of its parent, or of the nearest ancestor with one, when it was cloned
 	exec    string
 }
 
-// TestRecord_ProgramsHaveParentAndOneExit checks that each start of a program has the right
-// parent, command and predecessor, and that each program has one exit, whatever processes do.
+// TestRecord_ProgramsHaveParentAndOneExit checks that each start of a program has the right parent, command and
+// predecessor, and that each program has one exit, whatever processes do.
 func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -33,7 +33,7 @@ func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 			for _, e := range out {
 				if e.Began != nil {
 					if n = e.Began; open[n.ID] {
-						t.Fatalf("%d began twice", n.ID)
+						t.Fatalf("program %d began twice", n.ID)
 					}
 					open[n.ID] = true
 					began--
@@ -46,7 +46,7 @@ func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 				}
 			}
 			if began != 0 || ended != 0 {
-				t.Fatalf("%d too few began, or %d did not end: %+v", began, ended, out)
+				t.Fatalf("%d starts missing, or no exit of %d: %+v", began, ended, out)
 			}
 			return n
 		}
@@ -70,7 +70,7 @@ func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 			case 0, 1:
 				n := check(r.began(event{PID: p.pid, Parent: 7, At: 5}), 1, p.program, true)
 				if n.PID != p.pid || n.Parent != p.parent || n.Before != p.program || n.Exec != p.exec || n.Lost {
-					t.Fatalf("%+v of %+v", n, *p)
+					t.Fatalf("program %+v of process %+v", n, *p)
 				}
 				p.program = n.ID
 			case 2:
@@ -88,7 +88,7 @@ func TestRecord_ProgramsHaveParentAndOneExit(t *testing.T) {
 			}
 		}
 		if len(r.alive) != len(all) {
-			t.Fatalf("%d are remembered of %d", len(r.alive), len(all))
+			t.Fatalf("the record holds %d processes of %d", len(r.alive), len(all))
 		}
 	})
 }
@@ -101,15 +101,15 @@ func TestRecord_BoundsLiveProcesses(t *testing.T) {
 	for i := range maxAlive + 10 {
 		out := r.began(event{PID: i + 2, Parent: initPID})
 		if len(out) != 1 || out[0].Began.Lost != (i >= maxAlive) {
-			t.Fatalf("the one numbered %d: %+v", i, out[0].Began)
+			t.Fatalf("process %d: %+v", i, out[0].Began)
 		}
 	}
 	if out := r.gone(maxAlive+5, time.Now(), nil); len(out) != 0 {
-		t.Errorf("an end of one that has none: %+v", out)
+		t.Errorf("reported an exit for a program without one: %+v", out)
 	}
 	ends := r.forget(map[int]int{1: 0, 2: 1, 3: 1}, time.Now())
 	if len(ends) != maxAlive-2 || len(r.alive) != 2 || ends[0].Ended.Status != nil {
-		t.Errorf("%d ends, %d live", len(ends), len(r.alive))
+		t.Errorf("%d exits, %d running", len(ends), len(r.alive))
 	}
 	if out := r.began(event{PID: 99999, Parent: 2}); out[0].Began.Lost || out[0].Began.Parent != 1 {
 		t.Errorf("%+v", out[0].Began)
@@ -145,6 +145,6 @@ func TestRecord_ResumedProcessesKeepCommand(t *testing.T) {
 		}
 	}
 	if r.alive[initPID] != nil {
-		t.Error("init is one of them")
+		t.Error("init was recorded")
 	}
 }

@@ -22,15 +22,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The name by which the kernel's process knows the sink, and that of the refusals.Tally, which it is given as
-// another sink.
+// The name by which the kernel's process knows the sink, and that of the refusals.Tally, which is passed as another
+// sink.
 const (
 	sinkName  = "coppice"
 	tallyName = "coppice-tally"
 )
 
-// session asks the kernel to report to a sink the exits of processes and, if programs are recorded, new
-// processes and the programs that they execute; it also says how to answer calls.
+// session asks the kernel to report the exits of processes to a sink and, if programs are recorded, new processes and
+// the programs that they execute. It also specifies how calls are answered.
 func session(g plan.Guest) seccheck.SessionConfig {
 	points := []seccheck.PointConfig{
 		{Name: "sentry/exit_notify_parent", ContextFields: []string{"group_id", "parent_thread_group_id"}},
@@ -48,7 +48,7 @@ func session(g plan.Guest) seccheck.SessionConfig {
 	return seccheck.SessionConfig{Name: seccheck.DefaultSessionName, Points: points, Sinks: sinks}
 }
 
-// registerSinks registers the sinks in this process, which is to be the kernel's and has these calls.
+// registerSinks registers the sinks in this process, which becomes the kernel and answers calls with c.
 func registerSinks(c *calls) {
 	seccheck.RegisterSink(
 		seccheck.SinkDesc{Name: tallyName, New: func(_ map[string]any, of *fd.FD) (seccheck.Sink, error) {
@@ -83,28 +83,28 @@ type tallySink struct{ seccheck.SinkDefaults }
 // Name returns the sink's name.
 func (tallySink) Name() string { return tallyName }
 
-// Bounds of the events that the conductor has not read yet. Any more are only counted.
+// Bounds of the events that the conductor has not read yet. Further ones are only counted.
 const (
 	maxPending      = 16 << 10
 	maxPendingBytes = 4 << 20
 )
 
-// gather is how long events wait for others, unless the conductor waits for them.
+// gather is how long events wait for further ones, unless the conductor is waiting.
 const gather = 50 * time.Millisecond
 
-// sink queues and writes events of the kernel's tasks. A task, which may hold locks of the kernel, never
-// waits for it.
+// sink queues and writes events of the kernel's tasks. A task may hold locks of the kernel, so it never waits for the
+// sink.
 type sink struct {
 	seccheck.SinkDefaults
-	some    chan struct{}     // has something when there are events
-	now     chan struct{}     // has something when they are not to wait for others
+	some    chan struct{}     // signals that there are events
+	now     chan struct{}     // signals that the events must not wait for further ones
 	refused *refusals.Summary // nil if refusals are not reported
 
 	mu      sync.Mutex
 	pending []event // guarded by mu
-	bytes   int     // guarded by mu; of pending
-	dropped uint64  // guarded by mu; since those that were written
-	lost    uint64  // guarded by mu; all that were dropped
+	bytes   int     // guarded by mu; size of pending
+	dropped uint64  // guarded by mu; events dropped since the last batch
+	lost    uint64  // guarded by mu; events dropped in total
 }
 
 func newSink(refused *refusals.Summary) *sink {
@@ -114,7 +114,7 @@ func newSink(refused *refusals.Summary) *sink {
 // Name returns the sink's name.
 func (*sink) Name() string { return sinkName }
 
-// Status queues a mark, which follows the events before the call.
+// Status queues a mark, which follows all events from before the call.
 func (s *sink) Status() seccheck.SinkStatus {
 	s.add(event{Kind: eventMark}, true)
 	s.mu.Lock()
@@ -131,7 +131,7 @@ func (s *sink) Clone(_ context.Context, _ seccheck.FieldSet, info *pb.CloneInfo)
 	return nil
 }
 
-// Execve is called when a program is loaded, and only the exit of the process can keep it from executing it.
+// Execve is called when a program is loaded. After that only the exit of the process can prevent its execution.
 func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveInfo) error {
 	d := info.GetContextData()
 	e := event{Kind: eventBegan, PID: int(d.GetThreadGroupId()), Parent: int(d.GetParentThreadGroupId()),
@@ -141,7 +141,7 @@ func (s *sink) Execve(ctx context.Context, _ seccheck.FieldSet, info *pb.ExecveI
 	return nil
 }
 
-// ExitNotifyParent is called when a process has exited, before its parent can know.
+// ExitNotifyParent is called when a process has exited, before its parent can learn of it.
 func (s *sink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, info *pb.ExitNotifyParentInfo) error {
 	d := info.GetContextData()
 	s.add(event{Kind: eventEnded, PID: int(d.GetThreadGroupId()), At: time.Now().UnixNano(),
@@ -149,8 +149,8 @@ func (s *sink) ExitNotifyParent(_ context.Context, _ seccheck.FieldSet, info *pb
 	return nil
 }
 
-// TaskExit is called when a thread exits. The kernel does not report the exit of a process that is traced by
-// its own parent; this is used instead.
+// TaskExit is called when a thread exits. It replaces ExitNotifyParent for a process that is traced by its own parent,
+// whose exit the kernel does not report there.
 func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskExit) error {
 	t := sentry.TaskFromContext(ctx)
 	if t == nil || t.Tracer() == nil {
@@ -163,8 +163,8 @@ func (s *sink) TaskExit(ctx context.Context, _ seccheck.FieldSet, info *pb.TaskE
 	return nil
 }
 
-// file returns the name of the executed file. For a file that is executed by a descriptor, the kernel knows
-// its number: no other task has the descriptors, or it stays as it is.
+// file returns the name of the executed file. For a file that is executed by a descriptor, it looks up the descriptor,
+// if no other task shares the descriptors and could replace it; otherwise it returns the name as it is.
 func file(ctx context.Context, name string) string {
 	rest, ok := strings.CutPrefix(name, "/dev/fd/")
 	number, below, _ := strings.Cut(rest, "/")
@@ -184,10 +184,10 @@ func file(ctx context.Context, name string) string {
 	return name
 }
 
-// path returns as much of one as is kept.
+// path returns as much of a path as is kept.
 func path(p string) []byte { return []byte(p[:min(len(p), execs.MaxProgramPath)]) }
 
-// arguments returns as much of a program's as is kept, and how many bytes more there were.
+// arguments returns as much of a program's arguments as is kept, and how many bytes were cut.
 func arguments(argv []string) (args []byte, cut int64) {
 	for _, a := range argv {
 		room := execs.MaxProgramArgs - len(args)
@@ -200,7 +200,7 @@ func arguments(argv []string) (args []byte, cut int64) {
 	return args, cut
 }
 
-// add queues an event; now says that a reader waits for it. Events without room are counted, except clones,
+// add queues an event. now says that a reader is waiting for it. Events without room are counted, except for clones,
 // which are not reported, and marks, for which there is always room.
 func (s *sink) add(e event, now bool) {
 	s.mu.Lock()
@@ -253,7 +253,7 @@ func (s *sink) write(to io.Writer) {
 	}
 }
 
-// take removes a batch from the queue. It includes what was refused before one of its events was queued.
+// take removes a batch from the queue. It includes the calls that were refused before one of its events was queued.
 func (s *sink) take() (b batch) {
 	b = s.takeEvents()
 	if s.refused == nil {

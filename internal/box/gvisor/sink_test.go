@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSink_CountsDroppedEvents checks that no process waits for a slow reader, and that events
-// without room are counted.
+// TestSink_CountsDroppedEvents checks that no process waits for a slow reader, and that events without room are
+// counted.
 func TestSink_CountsDroppedEvents(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -37,7 +37,7 @@ func TestSink_CountsDroppedEvents(t *testing.T) {
 		_ = s.Clone(context.Background(), seccheck.FieldSet{}, &pb.CloneInfo{CreatedThreadGroupId: int32(i)})
 	}
 	if lost := s.Status().DroppedCount; lost < n/2 {
-		t.Errorf("%d were dropped", lost)
+		t.Errorf("%d events were dropped", lost)
 	}
 	s.mu.Lock()
 	if len(s.pending) > maxPending+1 || s.bytes > maxPendingBytes+8192 {
@@ -61,9 +61,9 @@ func TestSink_CountsDroppedEvents(t *testing.T) {
 		}
 	}
 	if told+dropped != n {
-		t.Errorf("%d are told and %d counted, of %d", told, dropped, n)
+		t.Errorf("%d reported and %d counted as dropped, of %d", told, dropped, n)
 	}
-	r.Close() // a sandbox outlives its reader by nothing but what it has in line
+	r.Close() // write returns once its reader has closed
 	_ = s.Status()
 	<-written
 }
@@ -78,8 +78,8 @@ func TestSink_IgnoresThreads(t *testing.T) {
 	}
 }
 
-// TestArguments_AreTruncated checks that the first bytes of the arguments are kept, each
-// complete argument with its end, and the others counted.
+// TestArguments_AreTruncated checks that the first bytes of the arguments are kept, each complete argument with its
+// NUL, and that the others are counted.
 func TestArguments_AreTruncated(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// specOf describes the sandbox to gVisor. It must not depend on anything that differs between the sandbox of
-// a memory image and the one that is resumed from it, which gVisor compares (runsc/boot/restore.go,
-// validateSpecs): above all the sandbox's name.
+// specOf describes the sandbox to gVisor. It must not depend on anything that differs between the sandbox of a memory
+// image and the one that is resumed from it, above all the sandbox's name: gVisor compares the descriptions
+// (runsc/boot/restore.go, validateSpecs).
 func specOf(g plan.Guest) (*specs.Spec, error) {
 	uids, err := ownMap("/proc/self/uid_map")
 	if err != nil {
@@ -82,7 +82,7 @@ func capabilities() (names []string) {
 	return names
 }
 
-// ownMap maps each id that we have to itself: the kernel's processes have the same.
+// ownMap maps each id of this process to itself, so that the kernel's processes have the same ids.
 func ownMap(name string) ([]specs.LinuxIDMapping, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {

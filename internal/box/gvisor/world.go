@@ -15,21 +15,21 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The conductor has its own root, so that the processes it starts cannot reach the host, and the sandbox has
-// no influence on the paths that it opens.
+// The conductor has its own root, so that the processes it starts cannot reach the host, and the sandbox has no
+// influence on the paths that the conductor opens.
 const (
 	worldBox    = "/box"    // the sandbox's files
-	worldShared = "/shared" // directories of the host that are shown, by number
+	worldShared = "/shared" // shared directories of the host, by number
 	worldBinary = "/bin/coppice"
 	worldState  = "/state"
 )
 
-// worldDevices are the devices that a program in Go opens.
+// worldDevices are the devices that a Go program opens.
 var worldDevices = []string{"null", "zero", "urandom"}
 
-// makeWorld makes the conductor's root and enters it, as package guest does with the sandbox's root
-// in other tiers. trees are the program of init, the sandbox's files, and g.Shared directories, all
-// of them detached mounts, which it closes. The program may be a file in memory.
+// makeWorld builds the conductor's root and enters it, as package guest does with the sandbox's root in other tiers.
+// trees are the program of init, the sandbox's files, and g.Shared directories. All of them are detached mounts, which
+// it closes. The program may be a file in memory.
 func makeWorld(g plan.Guest, trees []int) error {
 	defer func() {
 		for _, fd := range trees {
@@ -98,8 +98,8 @@ func fillWorld(g plan.Guest, host *mounts.Host, trees []int) error {
 	return nil
 }
 
-// mountBox mounts the sandbox's files in the conductor's root. The sandbox controls their names, and
-// its links would lead to the conductor's files, so no link is followed.
+// mountBox mounts the sandbox's files in the conductor's root. The sandbox controls their names, and its links would
+// lead to the conductor's files, so no link is followed.
 func mountBox(g plan.Guest, root, box int) error {
 	if err := mounts.Attach(box, root, worldBox[1:]); err != nil {
 		return err
@@ -115,8 +115,8 @@ func mountBox(g plan.Guest, root, box int) error {
 			unix.Close(fd)
 		}
 	}
-	// gVisor also attaches to the files what it shows in /run, where the sandbox's kernel mounts its own file
-	// system over it.
+	// gVisor also attaches the files that it shows in /run here, although the sandbox's kernel mounts its own file
+	// system over /run.
 	run, err := mounts.NewAt(box, "run", "tmpfs", mounts.PlainAttr, "mode=755", "size=64k")
 	if err != nil {
 		return err

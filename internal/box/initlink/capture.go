@@ -6,20 +6,20 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// Frozen says that no process of the sandbox runs.
+// Frozen is the answer to Freeze: no process of the sandbox runs, unless Err is set.
 type Frozen struct {
 	Procs int `json:"procs"`
 	// Written are the files that can be written through shared mappings.
 	Written Mapped `json:"written,omitzero"`
-	// Programs are those that were started since the previous freeze, with Guest.Trace.
+	// Programs are the programs that were started since the previous freeze, with Guest.Trace.
 	Programs []wire.Program `json:"programs,omitempty"`
 	Clock    uint64         `json:"clock,omitempty"` // as Clocked, in tier gvisor
 	Err      *wire.Error    `json:"err,omitempty"`   // nothing is frozen
 }
 
-// Mapped lists the files that processes have mapped, by inode and by path. The path is needed
-// because a file that an overlay file system has copied up shows the inode of the lower file
-// and, before Linux 6.7, so does a file that it has not.
+// Mapped lists the files that processes have mapped, by inode and by path. The path is needed because a file that an
+// overlay file system has copied up shows the inode of the lower file and, before Linux 6.7, so does a file that was
+// not copied up.
 type Mapped struct {
 	Inodes []uint64 `json:"inodes,omitempty"`
 	Paths  [][]byte `json:"paths,omitempty"` // absolute, inside; any bytes
@@ -28,7 +28,7 @@ type Mapped struct {
 	All bool `json:"all,omitempty"`
 }
 
-// Counted is how many processes there are besides init.
+// Counted is the number of processes besides init.
 type Counted struct {
 	Procs int `json:"procs"`
 }
@@ -39,7 +39,7 @@ type Clocked struct {
 	Err   *wire.Error `json:"err,omitempty"`
 }
 
-// Saved says that a memory image is written.
+// Saved is the answer to Save: the memory image is written, unless Err is set.
 type Saved struct {
 	Err *wire.Error `json:"err,omitempty"`
 }

@@ -26,8 +26,8 @@ type Spawn struct {
 	Size *wire.Size `json:"size,omitempty"`
 }
 
-// Spawned says that a command runs as PID, or, with PID 0, why not: an exit code
-// of 126 or 127 with a message, or an error.
+// Spawned reports that a command runs as PID. If PID is 0 it reports why not: an exit code of 126 or 127 with a
+// message, or an error.
 type Spawned struct {
 	PID     int         `json:"pid"`
 	Code    int         `json:"code,omitempty"`
@@ -35,14 +35,14 @@ type Spawned struct {
 	Err     *wire.Error `json:"err,omitempty"`
 }
 
-// Exited is the end of a command, with its wait status.
+// Exited reports that a command exited, with its wait status.
 type Exited struct {
 	PID    int    `json:"pid"`
 	Status uint32 `json:"status"`
 	Alone  bool   `json:"alone,omitempty"` // no process but init was left
-	// Written is how many bytes the command, and others with its descriptors, have written to
-	// standard output and error by now. It is set in tier gvisor, where the keeper cannot tell
-	// from its pipes.
+	// Written is the number of bytes that the command, and other processes with its descriptors, have written to
+	// standard output and to standard error so far. It is set in tier gvisor, where the keeper cannot learn it from the
+	// command's pipes.
 	Written []int64 `json:"written,omitempty"`
 	// Used are the resources of the command and of those of its descendants that it waited for.
 	Used wire.Resources `json:"used,omitzero"`

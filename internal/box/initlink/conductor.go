@@ -2,8 +2,8 @@
 
 package initlink
 
-// What the keeper and the conductor of tier gvisor agree on besides messages. The keeper starts
-// the conductor in the place of init (package gvisor).
+// What the keeper and the conductor of tier gvisor share besides messages. In that tier the keeper starts the conductor
+// in place of init (package gvisor).
 
 // ConductorArgv0 is the argv[0] with which coppice-sentry runs as a conductor.
 const ConductorArgv0 = "coppice-gvisor"

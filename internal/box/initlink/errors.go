@@ -13,8 +13,7 @@ type Unknown struct {
 	Err  *wire.Error `json:"err"`
 }
 
-// Older returns the error of an init that does not know something that a newer build of coppice
-// asks for.
+// Older returns the error of an init from an older build that does not support a request of a newer one.
 func Older(format string, args ...any) *fault.Error {
 	return fault.New(fault.Version, "the sandbox's init is of another version of coppice and "+format, args...).
 		WithHint("restart the sandbox, which loses the memory of its processes: coppice stop NAME")

@@ -5,9 +5,9 @@ package initlink
 // Kind is the first byte of a message between keeper and init.
 type Kind byte
 
-// The messages. A message is one byte of kind, one byte with the number of descriptors that
-// travel with it, two bytes of zero, four bytes of length (big endian), and JSON of that length.
-// When either end of the stream goes away, the box ends.
+// The messages. A message is one byte of kind, one byte with the number of descriptors that travel with it, two bytes
+// of zero, four bytes of length (big endian), and JSON of that length. When either end of the stream closes, the box
+// ends.
 //
 //	kind      from    payload    descriptors
 //	Setup     keeper  plan.Guest the root, a detached mount tree (tier process), one tree
@@ -37,15 +37,15 @@ type Kind byte
 //	Resize    keeper  Resize     -; in tier gvisor, where the keeper's end of a terminal is
 //	                             a socket
 //	Self      init    -          a connection to SelfSocket, in tier gvisor
-//	Adopt     init    Adopt      those that it Has; in tier gvisor, for each command that
-//	                             runs in a box that was resumed, before Ready
-//	Rekey    keeper  Rekey     -; gives a box that was resumed an identity of its own
-//	Rekeyed  init    Rekeyed   -; answers Rekey
+//	Adopt     init    Adopt      those named in Has; in tier gvisor, for each command that
+//	                             runs on in a resumed box, before Ready
+//	Rekey     keeper  Rekey      -; gives a resumed box its own identity
+//	Rekeyed   init    Rekeyed    -; answers Rekey
 //	Save      keeper  -          the three files of a memory image, in tier gvisor; between
 //	                             Frozen and Thaw
 //	Saved     init    Saved      -; answers Save
-//	Unknown   init    Unknown    -; in place of the answer to a message of a kind that it
-//	                             does not know: init in an image may be of an older build
+//	Unknown   init    Unknown    -; in place of the answer to a message of an unknown kind:
+//	                             init in an image may be from an older build
 //	Seen      init    Seen       a socket, if a LookDial succeeded;
 //	                             answers the Look with its ID, in any order
 const (

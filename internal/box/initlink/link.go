@@ -53,9 +53,8 @@ func (l *Link) Send(k Kind, v any, fds ...int) error {
 	return l.Pass(Message{Kind: k, Payload: p, FDs: fds})
 }
 
-// NotPassed reports whether err, of Send or Pass, says that the kernel passes no descriptors
-// for this user at the moment, since too many are in flight (unix(7), ETOOMANYREFS). Then
-// nothing was written, and the link can be used.
+// NotPassed reports whether err, from Send or Pass, means that the kernel passes no descriptors for this user at the
+// moment because too many are in flight (unix(7), ETOOMANYREFS). Nothing was written then, and the link remains usable.
 func NotPassed(err error) bool { return errors.Is(err, unix.ETOOMANYREFS) }
 
 // Pass writes a message as it is. The descriptors stay the caller's, and so does the
@@ -72,5 +71,5 @@ func (l *Link) write(m Message, how func(Message) error) error {
 	return nil
 }
 
-// Recv reads one message. io.EOF is the end of the stream.
+// Recv reads one message. It returns io.EOF at the end of the stream.
 func (l *Link) Recv() (Message, error) { return l.end.recv() }

@@ -23,7 +23,7 @@ func links(t *testing.T) map[string][2]*Link {
 	return map[string][2]*Link{"socket": {NewLink(p[0]), NewLink(p[1])}, "within a process": {a, b}}
 }
 
-// pipe returns both ends of one, of which the test closes the reading one.
+// pipe returns both ends of a pipe. The test closes the reading end.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -55,14 +55,14 @@ func TestLink_CarriesDescriptors(t *testing.T) {
 			if err := l[0].Give(Message{Kind: MsgKill, FDs: []int{given}}); err != nil {
 				t.Fatal(err)
 			}
-			w.Close() // the pipe is open by what was sent alone
+			w.Close() // the message holds the only open write end now
 			for i, want := range []Kind{MsgSpawn, MsgKill} {
 				m, err := l[1].Recv()
 				if err != nil || m.Kind != want || len(m.FDs) != 1 {
 					t.Fatalf("message %d: %+v, %v", i, m, err)
 				}
 				if i == 0 && !bytes.Equal(m.Payload, []byte(`"first"`)) {
-					t.Errorf("the payload is %s", m.Payload)
+					t.Errorf("payload is %s", m.Payload)
 				}
 				if _, err := unix.Write(m.FDs[0], []byte{byte('0' + i)}); err != nil {
 					t.Errorf("message %d: %v", i, err)
@@ -76,8 +76,8 @@ func TestLink_CarriesDescriptors(t *testing.T) {
 	}
 }
 
-// TestLink_DeliversBeforeEnd checks both ends: what was sent before the close arrives before
-// its end, and nothing can be sent after it.
+// TestLink_DeliversBeforeEnd checks at both ends that messages sent before the end are delivered before io.EOF, and
+// that nothing can be sent after it.
 func TestLink_DeliversBeforeEnd(t *testing.T) {
 	t.Parallel()
 	for name, l := range links(t) {
@@ -95,17 +95,17 @@ func TestLink_DeliversBeforeEnd(t *testing.T) {
 			}()
 			l[0].Shutdown()
 			if err := <-waits; !errors.Is(err, io.EOF) {
-				t.Errorf("who waited got %v", err)
+				t.Errorf("Recv that was waiting: %v, want EOF", err)
 			}
 			if m, err := l[1].Recv(); err != nil || m.Kind != MsgCount {
-				t.Errorf("%+v, %v", m, err)
+				t.Errorf("message sent before the end: %+v, %v", m, err)
 			}
 			if _, err := l[1].Recv(); !errors.Is(err, io.EOF) {
-				t.Errorf("after the end: %v", err)
+				t.Errorf("Recv after the end: %v, want EOF", err)
 			}
 			for i := range l {
 				if err := l[i].Send(MsgCount, nil); !errors.Is(err, unix.EPIPE) {
-					t.Errorf("end %d sends: %v", i, err)
+					t.Errorf("Send at end %d after the end: %v, want EPIPE", i, err)
 				}
 			}
 		})
@@ -127,7 +127,7 @@ func TestLink_RefusesLargeMessage(t *testing.T) {
 			}
 			w.Close()
 			if err := l[0].Give(Message{Kind: MsgSpawn, Payload: make([]byte, maxMessage+1), FDs: []int{given}}); err == nil {
-				t.Error("it was sent")
+				t.Error("a message above the maximum was sent")
 			}
 			if _, err := io.ReadAll(r); err != nil {
 				t.Error(err)

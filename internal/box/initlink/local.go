@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// local is an end whose other end is in the same process. In tier gvisor each system call is
-// expensive, and so would be a socket and the threads that wait for it.
+// local is an end whose other end is in the same process. In tier gvisor each system call is expensive; a socket would
+// need several per message, and threads that wait for it.
 type local struct {
 	in, out *queue
 }
@@ -81,8 +81,7 @@ func (q *queue) put(m Message) bool {
 	return true
 }
 
-// take waits for a message. After the end it returns the messages that came before, and then
-// io.EOF.
+// take waits for a message. After the end it returns the messages that were put before, and then io.EOF.
 func (q *queue) take() (Message, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

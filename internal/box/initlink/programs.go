@@ -7,8 +7,8 @@ import "time"
 // Programs are the events of programs, in order. The bytes of one message are bounded.
 type Programs struct {
 	Events []ProgramEvent `json:"events"`
-	// Dropped is how many events before these were dropped, because the keeper did not read and
-	// the buffer was full.
+	// Dropped is how many events before these were dropped because the keeper did not read them and the buffer was
+	// full.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
@@ -28,12 +28,12 @@ type Program struct {
 	Before  uint64    `json:"before,omitempty"`
 	Exec    string    `json:"exec,omitempty"`
 	Exe     []byte    `json:"exe,omitempty"`
-	Args    []byte    `json:"args,omitempty"` // each ends with NUL, if it is whole
-	Cut     int64     `json:"cut,omitempty"`  // bytes of Args that were left out; -1: some
+	Args    []byte    `json:"args,omitempty"` // each ends with NUL unless it was cut
+	Cut     int64     `json:"cut,omitempty"`  // bytes of Args that were left out; -1 if the number is not known
 	Dir     []byte    `json:"dir,omitempty"`
 	Started time.Time `json:"started"`
 	Asked   bool      `json:"asked,omitempty"`
-	Lost    bool      `json:"lost,omitempty"` // its end will not be seen
+	Lost    bool      `json:"lost,omitempty"` // its end will not be recorded
 }
 
 // ProgramEnded is the end of a program.
@@ -42,5 +42,5 @@ type ProgramEnded struct {
 	At time.Time `json:"at"`
 	// Status is the wait status of the process; nil if it is not known.
 	Status *uint32 `json:"status,omitempty"`
-	Next   uint64  `json:"next,omitempty"` // the process became this one
+	Next   uint64  `json:"next,omitempty"` // the program that the process executed next
 }

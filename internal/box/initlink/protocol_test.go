@@ -16,9 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt, after reading plan.Protocol")
 
-// said are the messages between a keeper or conductor of one build and an init of another: all
-// of tier gvisor but those of the start, which is of one build, and those that the conductor
-// answers.
+// said lists the messages between a keeper or conductor of one build and an init of another: all messages of tier
+// gvisor, except those of the start, in which both are of one build, and those that the conductor answers itself.
 var said = []struct {
 	name string
 	kind Kind
@@ -39,7 +38,7 @@ var said = []struct {
 	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }
 
-// TestInitProtocol_IsUnchanged pins the messages that an init of another build understands, see plan.Protocol.
+// TestInitProtocol_IsUnchanged pins the messages that an init from another build understands, see plan.Protocol.
 func TestInitProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -60,13 +59,13 @@ func TestInitProtocol_IsUnchanged(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != b.String() {
-		t.Errorf("what is said to init, or what it says, is not %s any more (%v). Memory images have inits of older "+
+		t.Errorf("the messages to and from init differ from %s (%v). Memory images have inits of older "+
 			"builds: read plan.Protocol, raise it unless what has changed is one of the exceptions there, and then run this "+
 			"test with -update. It is now:\n%s", golden, err, b.String())
 	}
 }
 
-// fieldsOf writes the fields of a type as JSON has them.
+// fieldsOf writes the fields of a type as encoding/json names them.
 func fieldsOf(b *strings.Builder, t reflect.Type, depth int) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		t = t.Elem()

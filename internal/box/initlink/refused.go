@@ -11,10 +11,10 @@ type Refused struct {
 // RefusedCall is a system call that was refused, once or several times.
 type RefusedCall struct {
 	Call    string `json:"call"`
-	Errno   string `json:"errno"`             // what was answered
-	Program string `json:"program,omitempty"` // that the caller executes; any bytes
-	PID     int    `json:"pid"`               // of the first caller
+	Errno   string `json:"errno"`             // the error that the call returned
+	Program string `json:"program,omitempty"` // program that the caller executes; any bytes
+	PID     int    `json:"pid"`               // pid of the first caller
 	Command int    `json:"command,omitempty"` // the leader of the caller's session
-	Lives   bool   `json:"lives,omitempty"`   // Command still runs
+	Lives   bool   `json:"lives,omitempty"`   // whether Command still runs
 	Count   int64  `json:"count"`
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Adopt is a command that runs on in a box that was resumed.
+// Adopt is a command that runs on in a resumed box.
 type Adopt struct {
 	Exec string   `json:"exec"`
 	PID  int      `json:"pid"`
@@ -17,12 +17,12 @@ type Adopt struct {
 	Has  []string `json:"has,omitempty"` // the descriptors that come with it, by name
 }
 
-// Rekey gives a box that was resumed its own identity.
+// Rekey gives a resumed box its own identity.
 type Rekey struct {
 	Hostname string   `json:"hostname,omitempty"`
-	Env      []string `json:"env"`          // of every command from now on, complete
+	Env      []string `json:"env"`          // the complete environment of every command from now on
 	CA       []byte   `json:"ca,omitempty"` // as plan.Guest.CA
-	// fresh randomness, 32 bytes; if it is empty, only Env, CA and Java are changed
+	// Seed is fresh randomness, 32 bytes. If it is empty, only Env, CA and Java are changed.
 	Seed []byte `json:"seed,omitempty"`
 	// Java is as plan.Guest.Java. An init of an older build refuses a message that has it.
 	Java []plan.JavaStore `json:"java,omitempty"`

@@ -20,7 +20,7 @@ type socket struct {
 
 	mu sync.Mutex // held while a message is written
 
-	in  []byte // received and not yet taken
+	in  []byte // received bytes that were not yet returned
 	fds []int
 }
 
@@ -88,12 +88,12 @@ func (s *socket) recv() (Message, error) {
 
 func (s *socket) fill() error {
 	var buf [8 << 10]byte
-	var oob [32 + 4*maxFDs]byte // with room for the header
+	var oob [32 + 4*maxFDs]byte // room for the header too
 	n, oobn, flags, _, err := unix.Recvmsg(s.fd, buf[:], oob[:], unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case err == unix.EINTR:
 		return nil
-	case err == unix.ECONNRESET: // the other end was closed with something unread
+	case err == unix.ECONNRESET: // the other end was closed with unread data
 		return io.EOF
 	case err != nil:
 		return fmt.Errorf("receive a message: %w", err)

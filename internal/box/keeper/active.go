@@ -17,9 +17,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Polling intervals for whether a process has run. They grow while none has, but stay short enough that a
-// change is seen by the time it is to be captured, or shortly after. After half a minute it is a second,
-// since every poll wakes this process. Output of a command is noticed at once.
+// Polling intervals for whether a process has run. They grow while none has, but remain short enough that a change is
+// noticed by the time it must be captured, or shortly after. After half a minute the interval is a second, since every
+// poll wakes this process. Output of a command is noticed at once.
 const (
 	lookBusy = 25 * time.Millisecond
 	lookIdle = 250 * time.Millisecond
@@ -29,8 +29,8 @@ const (
 	looksPerClock = 10
 )
 
-// lookAfter is how long to wait for the next look when the last process was seen
-// running so long ago: a tenth of that, within limits.
+// lookAfter returns the wait until the next poll if a process was last seen running so long ago: a tenth of that time,
+// within limits.
 func lookAfter(quiet time.Duration) time.Duration {
 	if quiet > longIdle {
 		return lookLong
@@ -38,7 +38,7 @@ func lookAfter(quiet time.Duration) time.Duration {
 	return min(max(quiet/10, lookBusy), lookIdle)
 }
 
-// observe marks a call as an observer that does not keep the box busy, until done is called.
+// observe marks a call as an observer, which does not keep the box busy, until done is called.
 func (k *keeper) observe() (done func()) {
 	add := func(n int) {
 		k.mu.Lock()
@@ -49,10 +49,8 @@ func (k *keeper) observe() (done func()) {
 	return func() { add(1) }
 }
 
-// activity waits until a clock of the box differs from since. The caller's end ends
-// it too.
-// least is how long to wait between two looks at least; with 0, output of a command
-// is noticed at once.
+// activity waits until a clock of the box differs from since. It also returns when the caller disconnects. least is the
+// least interval between two polls; if it is 0, output of a command is noticed at once.
 func (k *keeper) activity(
 	conn net.Conn, since uint64, clock func() (uint64, error), least time.Duration,
 ) (uint64, error) {
@@ -65,20 +63,19 @@ func (k *keeper) activity(
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
-		_, _, _ = wire.ReadFrame(conn, nil) // only the end of the connection
+		_, _, _ = wire.ReadFrame(conn, nil) // returns when the connection ends
 		close(left)
 	})
 	var last pulse
 	for from, looks := time.Now(), 0; ; looks++ {
-		// The kernel's lists of processes may miss some, so the clock has the last
-		// word now and then.
+		// The kernel's lists of processes may miss some, so the clock is checked regularly as well.
 		if k.isPaused() == nil && (looks%looksPerClock == 0 || !k.still(last)) {
 			last = k.pulse()
 			now, err := clock()
 			if err != nil || now != since {
 				return now, err
 			}
-			if k.config.Tier == plan.TierGvisor { // init has run to answer, and is one of them
+			if k.config.Tier == plan.TierGvisor { // init has run to answer, and belongs to these processes
 				last = k.pulse()
 			}
 		}
@@ -98,13 +95,13 @@ func (k *keeper) activity(
 	}
 }
 
-// stirs wakes the goroutines in activity when a command has written something. The zero value is ready.
+// stirs wakes the goroutines in activity when a command has written output. The zero value is ready to use.
 type stirs struct {
 	mu      sync.Mutex
-	waiting map[chan struct{}]bool // guarded by mu; each has room for one token
+	waiting map[chan struct{}]bool // guarded by mu; each channel has room for one token
 }
 
-// listen returns a channel that gets a token at each stir, until forget is called.
+// listen returns a channel that receives a token at each stir, until forget is called.
 func (s *stirs) listen() (token <-chan struct{}, forget func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
@@ -132,7 +129,7 @@ func (s *stirs) stir() {
 	}
 }
 
-// clock returns a number, not 0, that stays as long as no process of the box runs.
+// clock returns a number, never 0, that does not change while no process of the box runs.
 func (k *keeper) clock() (uint64, error) {
 	if k.config.Tier == plan.TierGvisor {
 		return k.familyClock(), nil
@@ -145,9 +142,9 @@ func (k *keeper) clock() (uint64, error) {
 	return k.strictClock()
 }
 
-// familyClock is the clock of a box with its own kernel, whose clocks miss processes that run briefly: it
-// counts the host processes that run this kernel, init included. The kernel runs at any time; its work within
-// one long system call advances the clock in steps.
+// familyClock is the clock of a box with its own kernel, whose clocks miss processes that run briefly. It counts the
+// processor time of the host processes that run this kernel, init included. They run at all times, even without
+// commands; work within one long system call advances the clock in steps.
 func (k *keeper) familyClock() uint64 {
 	const step = 100 * time.Millisecond
 	sum := fnv.New64a()
@@ -170,8 +167,8 @@ func (k *keeper) familyClock() uint64 {
 	return max(sum.Sum64(), 1)
 }
 
-// strictClock is the clock without init, which is also in the control group: a caller that asks init for
-// something and then for this clock must not see the activity that it caused.
+// strictClock is the clock without init, which is also in the control group: a caller that sends init a request and
+// then reads this clock must not see the activity that it caused.
 func (k *keeper) strictClock() (uint64, error) {
 	var c initlink.Clocked
 	if err := k.ask(initlink.MsgClock, &c); err != nil {
@@ -180,6 +177,6 @@ func (k *keeper) strictClock() (uint64, error) {
 	if c.Err != nil {
 		return 0, (*protocol.Failure)(c.Err).Fault()
 	}
-	// Where process ids are not comparable, a command may have started and exited unseen.
+	// Where process ids cannot be compared, a command may have started and exited unnoticed.
 	return max(c.Clock+k.spawns.Load(), 1), nil
 }

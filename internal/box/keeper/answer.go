@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// answer carries one call.
+// answer handles one call.
 func (k *keeper) answer(conn *net.UnixConn) {
 	defer conn.Close()
 	if !samePeer(conn) {
@@ -54,7 +54,7 @@ func (k *keeper) answer(conn *net.UnixConn) {
 	_ = reply(conn, v)
 }
 
-// enter notes a call that begins: the box is busy.
+// enter records that a call begins: the box is busy.
 func (k *keeper) enter(conn net.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -62,7 +62,7 @@ func (k *keeper) enter(conn net.Conn) {
 	k.busy++
 }
 
-// leave notes the end of a call.
+// leave records that a call ends.
 func (k *keeper) leave(conn net.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +71,8 @@ func (k *keeper) leave(conn net.Conn) {
 	k.idleFrom = time.Now()
 }
 
-// streams maps the calls that use their connection exclusively and write their own answers. A returned error
-// has not been sent yet.
+// streams maps the calls that use their connection exclusively and write their own answers. A returned error was not
+// sent yet.
 var streams = map[string]func(*keeper, *net.UnixConn, protocol.Call) error{
 	protocol.OpExec: func(k *keeper, conn *net.UnixConn, c protocol.Call) error {
 		if c.Exec == nil {
@@ -85,8 +85,7 @@ var streams = map[string]func(*keeper, *net.UnixConn, protocol.Call) error{
 	protocol.OpDial:   func(k *keeper, conn *net.UnixConn, c protocol.Call) error { return k.dial(conn, c.Port) },
 }
 
-// requests carries the calls that have one answer. Some send frames before it, or watch whether
-// the caller is still there.
+// requests maps the calls that have one answer. Some send frames before it, or watch for the caller to disconnect.
 var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, error){
 	protocol.OpWait: func(k *keeper, conn *net.UnixConn, c protocol.Call) (any, error) {
 		return k.await(conn, c.ExecID)
@@ -140,7 +139,7 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 	},
 }
 
-// answerRekey returns the steps of a rekey also where it failed: the error is part of the answer.
+// answerRekey returns the steps of a rekey even if it failed: the error is part of the answer.
 func (k *keeper) answerRekey(r *protocol.Rekey) (done initlink.Rekeyed, err error) {
 	if r == nil {
 		return done, fault.New(fault.Invalid, "malformed re-key call: no identity")
@@ -152,7 +151,7 @@ func (k *keeper) answerRekey(r *protocol.Rekey) (done initlink.Rekeyed, err erro
 	return done, nil
 }
 
-// reply answers with v, or, if v does not fit into a frame, with a protocol.Failure, which it returns. A
+// reply answers with v. If v does not fit into a frame, it answers with a protocol.Failure, which it also returns: a
 // caller without an answer would assume that the keeper has exited.
 func reply(conn net.Conn, v any) error {
 	b, err := json.Marshal(v)
@@ -171,7 +170,7 @@ func fail(conn net.Conn, err error) {
 	_ = wire.WriteJSON(conn, wire.FrameFailed, protocol.FailureOf(err))
 }
 
-// samePeer admits the user that the keeper belongs to, and root.
+// samePeer admits the user that runs the keeper, and root.
 func samePeer(conn *net.UnixConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -185,7 +184,7 @@ func samePeer(conn *net.UnixConn) bool {
 	return ok
 }
 
-// status sends each command in its own frame, and returns the rest.
+// status sends each command in a separate frame, and returns the rest.
 func (k *keeper) status(conn net.Conn) (protocol.Status, error) {
 	n, err := k.count()
 	if err != nil {

@@ -39,8 +39,8 @@ func TestAsk_KillsBoxOfUnresponsiveInit(t *testing.T) {
 	}
 }
 
-// TestAsk_WaitsForFrozenInit covers an init that is frozen with its control group for a
-// capture: it cannot answer, and the monitor waits however long the capture takes.
+// TestAsk_WaitsForFrozenInit covers an init that is frozen with its control group for a capture: it cannot answer, and
+// the monitor waits however long the capture takes.
 func TestAsk_WaitsForFrozenInit(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
@@ -63,8 +63,7 @@ func TestAsk_WaitsForFrozenInit(t *testing.T) {
 	<-served
 }
 
-// talkingKeeper is a keeper that serves, whose init counts processes and does nothing else,
-// and the box that it is for others.
+// talkingKeeper returns a running keeper whose init only counts processes, and a Box attached to it.
 func talkingKeeper(t *testing.T) (*keeper, *box.Box) {
 	t.Helper()
 	k, far := halfKeeper(t)
@@ -105,12 +104,12 @@ func TestStatus_FitsAFrame(t *testing.T) {
 	k.mu.Unlock()
 	defer func() {
 		k.mu.Lock()
-		clear(k.execs) // none of them began
+		clear(k.execs) // none of them was started
 		k.mu.Unlock()
 	}()
 	st, err := b.Status(t.Context())
 	if err != nil || len(st.Execs) != 100 || st.Procs != 1 {
-		t.Fatalf("%d commands, %d processes, %v", len(st.Execs), st.Procs, err)
+		t.Fatalf("status has %d commands and %d processes, %v", len(st.Execs), st.Procs, err)
 	}
 	for _, e := range st.Execs {
 		if n := len(e.Cmd[1]); e.Cmd[0] != "echo" || n > limit.StatusArgs || n < limit.StatusArgs/2 ||
@@ -166,7 +165,7 @@ func TestStart_TruncatesCommandMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(e.exit.Message); n != limit.KeeperText {
-		t.Errorf("a message of %d bytes", n)
+		t.Errorf("the message has %d bytes", n)
 	}
 	if err := <-answered; err != nil {
 		t.Error(err)

@@ -15,13 +15,13 @@ import (
 // ask sends a message to init and decodes its answer into v.
 func (k *keeper) ask(kind initlink.Kind, v any) error { return k.askWith(kind, nil, v) }
 
-// askWith is ask with a payload. A sandbox may starve or block its init. If init does not
-// answer in time, the box is killed: it could no longer be frozen or inspected.
+// askWith is ask with a payload. A sandbox may starve or block its init. If init does not answer in time, the box is
+// killed, since it could no longer be frozen or inspected.
 func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
 	select {
-	case <-k.answers: // an answer without a question
+	case <-k.answers: // an answer without a request
 	default:
 	}
 	k.asked.Store(uint32(kind))
@@ -38,9 +38,9 @@ func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 	for left := answerTicks; ; {
 		select {
 		case <-tick.C:
-			// Ticks are dropped while we do not run, as when the machine sleeps.
+			// Ticks are dropped while this process does not run, as during a suspend of the machine.
 			if k.iced.Load() {
-				continue // init is frozen with its control group, and answers when that is thawed
+				continue // init is frozen with its control group, and answers after the thaw
 			}
 			if left--; left > 0 {
 				continue
@@ -58,7 +58,7 @@ func (k *keeper) askWith(kind initlink.Kind, q, v any, fds ...int) error {
 // answerTicks is the number of ticks into which the time to answer is divided.
 const answerTicks = 20
 
-// decode decodes an answer into v, unless that is nil.
+// decode decodes an answer into v unless v is nil.
 func decode(kind initlink.Kind, m initlink.Message, v any) error {
 	if m.Kind == initlink.MsgUnknown {
 		var u initlink.Unknown
@@ -84,8 +84,8 @@ func (k *keeper) patienceFor(kind initlink.Kind) time.Duration {
 	return k.answerPatience
 }
 
-// unknown handles an init that does not know a message. The waiting caller of ask gets it as the answer; for
-// other messages no caller waits.
+// unknown handles the reply of an init that does not know a message. If a caller of ask waits for the answer to that
+// message, it gets the reply; other messages have no answer.
 func (k *keeper) unknown(m initlink.Message) {
 	var u initlink.Unknown
 	if err := m.Decode(&u); err == nil && uint32(u.Kind) == k.asked.Load() {

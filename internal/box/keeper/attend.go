@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The operations of clients that are connected to a command: read, write, resize its terminal, signal and
-// cancel it.
+// The operations of clients that are attached to a command: they read, write, resize its terminal, signal and cancel
+// it.
 
 // cancel terminates a command whose result is not needed.
 func (k *keeper) cancel(exec string) error {
@@ -35,8 +35,8 @@ func (k *keeper) cancel(exec string) error {
 	return nil
 }
 
-// terminate asks a command's group to end; when it is over or does not heed, its
-// whole tree is killed. e.mu is held.
+// terminate sends SIGTERM to a command's process group. When the command has exited or ignores the signal, its whole
+// tree is killed. e.mu is held.
 func (e *execution) terminate() {
 	if e.timer != nil {
 		e.timer.Stop()
@@ -49,8 +49,8 @@ func (e *execution) terminate() {
 	})
 }
 
-// attend serves an attached client, as req says, until the exec exits or the client leaves. Unless the
-// command is kept, it detaches the previous client.
+// attend serves an attached client, as req specifies, until the exec exits or the client disconnects. Unless the
+// command is supervised, it detaches the previous client.
 func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	e.mu.Lock()
 	if !e.kept {
@@ -61,7 +61,7 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	}
 	e.conns[conn] = true
 	e.mu.Unlock()
-	// One stuck terminal must not delay the output of the others.
+	// A blocked terminal must not delay the output of the other clients.
 	r := e.out.attach(req.Offset, e.kept && (req.ReadOnly || e.tty))
 	var input sync.WaitGroup
 	defer func() {
@@ -100,9 +100,9 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 		}
 	}
 	if !r.complete() {
-		return nil // detached
+		return nil // the client was detached
 	}
-	if !e.kept { // the result of a kept command is for callers of wait
+	if !e.kept { // callers of wait fetch the result of a supervised command
 		if err := e.sendRecorded(conn); err != nil {
 			return nil
 		}
@@ -113,7 +113,7 @@ func (e *execution) attend(conn *net.UnixConn, req wire.ExecRequest) error {
 	return nil
 }
 
-// listen handles the frames of an attached client; it ignores those of one that only watches.
+// listen handles the frames of an attached client, and ignores those of a client that only watches.
 func (e *execution) listen(conn net.Conn, watches bool) {
 	buf := make([]byte, 4<<10)
 	for {
@@ -149,9 +149,9 @@ func (e *execution) listen(conn net.Conn, watches bool) {
 	}
 }
 
-// hangUp tells the command that no client is left, as ssh and docker do: it closes its input, or hangs up its
-// terminal, on which the kernel sends SIGHUP to the session's leader and to the group in the foreground. It
-// may be called twice.
+// hangUp signals to the command that no client is left, as ssh and docker do: it closes the command's input, or hangs
+// up its terminal, on which the kernel sends SIGHUP to the session leader and to the foreground process group. It may
+// be called twice.
 func (e *execution) hangUp() {
 	switch {
 	case e.master != nil:
@@ -162,9 +162,8 @@ func (e *execution) hangUp() {
 	}
 }
 
-// redraw sets the size of the terminal and makes the program in it redraw its screen for a client that has
-// just attached: programs redraw when the size changes, so it changes for a moment (dtach(1) and abduco(1)
-// know no better way either).
+// redraw sets the size of the terminal and makes the program in it redraw its screen for a client that has just
+// attached. Programs redraw when the size changes, so redraw changes it briefly, as dtach(1) and abduco(1) do.
 func (e *execution) redraw(s wire.Size) {
 	if e.master == nil || s.Rows < 2 || s.Cols == 0 {
 		return
@@ -199,8 +198,8 @@ func (e *execution) control(f func(fd int) error) (err error) {
 	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
 }
 
-// signal reaches the command's process group; with a terminal, INT, QUIT and TSTP
-// reach the group in the foreground, as typing them would.
+// signal sends a signal to the command's process group. With a terminal, INT, QUIT and TSTP are sent to the foreground
+// process group, as if they were typed.
 func (e *execution) signal(name string) error {
 	sig, err := signalNumber(name)
 	if err != nil {
@@ -226,7 +225,7 @@ func (k *keeper) signal(exec, name string) error {
 	return e.signal(name)
 }
 
-// running finds an exec that has not ended.
+// running returns an exec that has not ended.
 func (k *keeper) running(exec string) (*execution, error) {
 	k.mu.Lock()
 	e := k.execs[exec]
@@ -239,7 +238,7 @@ func (k *keeper) running(exec string) (*execution, error) {
 	return nil, fault.New(fault.NotFound, "no running exec %s", exec)
 }
 
-// input copies what a caller that is not attached sends to an exec, until its protocol.FrameThaw.
+// input copies what a caller sends to an exec without being attached, until the caller's protocol.FrameThaw.
 func (k *keeper) input(conn *net.UnixConn, exec string) error {
 	e, err := k.running(exec)
 	if err != nil {

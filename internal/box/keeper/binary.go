@@ -16,17 +16,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// ownProgram is the path of the keeper's own program, coppice-init, also when another file has
-// taken its place.
+// ownProgram is the path of the keeper's own program, coppice-init. It stays valid if another file replaces the
+// program.
 const ownProgram = "/proc/self/exe"
 
-// helpers are the helper programs that the keeper starts beside its own.
+// helpers are the helper programs that the keeper starts in addition to its own.
 type helpers struct {
-	gate   *os.File // nil where the box is not gated
-	sentry *os.File // nil but in tier gvisor
+	gate   *os.File // nil unless the box has a gate
+	sentry *os.File // nil except in tier gvisor
 }
 
-// takeHelpers takes over the programs that Start has passed.
+// takeHelpers takes over the programs that Start passed.
 func takeHelpers(c plan.Config) (p helpers, err error) {
 	if c.Gated() {
 		if p.gate, err = program.Executable(os.NewFile(protocol.GateFD, string(program.Gate))); err != nil {
@@ -39,7 +39,7 @@ func takeHelpers(c plan.Config) (p helpers, err error) {
 	return p, err
 }
 
-// init is the path of the program that is the init of a tier.
+// init returns the path of the program that is init in a tier.
 func (p helpers) init(tier string) string {
 	if tier == plan.TierGvisor {
 		return program.Path(p.sentry)
@@ -47,9 +47,8 @@ func (p helpers) init(tier string) string {
 	return ownProgram
 }
 
-// readOnly opens the program at path, a magic link of /proc, through a read-only mount that is
-// attached nowhere. Init is executed from it: a sandbox that gets hold of /proc/PID/exe of
-// init cannot write to the host's file (CVE-2019-5736).
+// readOnly opens the program at path, a magic link of /proc, through a detached read-only mount. Init is executed from
+// it: a sandbox that opens /proc/PID/exe of init cannot write to the host's file (CVE-2019-5736).
 func readOnly(path string) (*os.File, error) {
 	src, err := os.Open(path)
 	if err != nil {
@@ -92,10 +91,10 @@ func sealedCopy(src io.Reader) (*os.File, error) {
 	})
 }
 
-// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the keeper's
-// own. A memory image can be resumed only with that same program, even after coppice was replaced.
+// innerProgram is the program that is PID 1 in a sandbox's own kernel: that of its image, or the keeper's own. A memory
+// image can be resumed only with that same program, even after coppice was replaced.
 type innerProgram struct {
-	kept *os.File // of its image, locked; nil: the keeper's own
+	kept *os.File // the program of the image, locked; nil for the keeper's own
 	was  state
 }
 
@@ -132,8 +131,8 @@ func (k *keeper) openInner() (*os.File, error) {
 	return f, nil
 }
 
-// showInner returns the program in a form that the conductor can mount: a detached read-only mount, or a
-// file in memory. The caller closes it.
+// showInner returns the program as a descriptor that the conductor can mount: a detached read-only mount, or a file in
+// memory. The caller closes it.
 func (k *keeper) showInner() (fd int, err error) {
 	if k.config.Init == "" {
 		self, err := os.Open(ownProgram)
@@ -177,9 +176,9 @@ func (k *keeper) showInner() (fd int, err error) {
 	return fd, fault.Wrap(err, "expose the init of the memory image")
 }
 
-// open opens the program of an image, and locks it: the store keeps it as long as we live.
+// open opens the program of an image, and locks it: the store keeps a locked program until the keeper exits.
 func (i *innerProgram) open(name string) error {
-	i.close() // of an attempt that failed
+	i.close() // left from a failed attempt
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestOpenInner_RefusesOverwrittenInit checks that an image cannot be resumed with an init
-// file that was overwritten in place, and can be with one whose file was replaced by another.
+// TestOpenInner_RefusesOverwrittenInit checks that an image cannot be resumed with an init file that was overwritten in
+// place, and can be resumed if another file replaced it.
 func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "init")
@@ -47,6 +47,6 @@ func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
 	write("written over")
 	if f, err := k.openInner(); !fault.Is(err, fault.Conflict) {
 		f.Close()
-		t.Errorf("it was opened: %v", err)
+		t.Errorf("an overwritten init was opened: %v", err)
 	}
 }

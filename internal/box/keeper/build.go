@@ -19,8 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// buildInTime is build with the deadline of a start. If that passes, or ctx ends because the
-// caller has gone, init is killed and nothing stays mounted.
+// buildInTime is build with the deadline of a start. If the deadline passes, or ctx ends because the caller has gone,
+// init is killed and nothing remains mounted.
 func (k *keeper) buildInTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, k.startPatience)
 	defer cancel()
@@ -49,7 +49,7 @@ func (k *keeper) build(ctx context.Context) (err error) {
 		facts.Group, _ = os.ReadFile("/etc/group")
 		return k.attempt(ctx, facts, "")
 	}
-	// The host's unmounts propagate to this namespace, and nothing propagates back.
+	// Unmounts of the host propagate to this namespace; nothing propagates back.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fault.Wrap(err, "stop mount propagation to the host")
 	}
@@ -82,33 +82,33 @@ func (k *keeper) build(ctx context.Context) (err error) {
 	return k.attempt(ctx, facts, root)
 }
 
-// building is one attempt to start init and to mount the root. Its phases are methods in the
-// files about their subjects; attempt has their order.
+// building is one attempt to start init and to mount the root. Its phases are methods in the files about their
+// subjects; attempt defines their order.
 type building struct {
 	k      *keeper
-	config plan.Config // the keeper's; mountRoot adds the points of the root
+	config plan.Config // the keeper's configuration; mountRoot adds the mount points of the root
 	facts  plan.Facts
-	root   string // where the root is mounted; "" in tier workspace
+	root   string // path at which the root is mounted; "" in tier workspace
 
-	sources *rootspec.Sources    // what the root shows in addition to its layers
-	mounts  rootspec.Descriptors // opened to mount the root; some are of detached mounts
-	files   rootspec.Files       // of the root, as init mounts it
-	fds     []int                // for init, in the order in which it expects them
+	sources *rootspec.Sources    // sources of what the root shows in addition to its layers
+	mounts  rootspec.Descriptors // opened to mount the root; some are detached mounts
+	files   rootspec.Files       // files of the root as init mounts it
+	fds     []int                // descriptors for init, in the order in which it expects them
 
 	guest    plan.Guest // init's plan
 	enforced plan.Enforced
-	found    []plan.Finding // about the host, as init was started
-	spare    func()         // from then on, the end of the context does not kill init
+	found    []plan.Finding // findings about the host from the start of init
+	spare    func()         // after it, the end of the context does not kill init
 
 	closers undo.Stack        // closes what only the attempt needs, whether or not it fails
-	undos   [undoSteps]func() // each set by the phase that it undoes; nil: nothing to undo
+	undos   [undoSteps]func() // set by the phases that they undo; nil if there is nothing to undo
 }
 
-// The steps that undo a failed attempt, in the order in which they are done. That is not the
-// reverse of the order of the phases: gate and init may be started before the root is mounted, and
-// have to be gone before the keeper lets go of the mounts that they use.
+// The steps that undo a failed attempt, in the order in which they run. That is not the reverse order of the phases:
+// gate and init may be started before the root is mounted, and must be gone before the keeper closes the mounts that
+// they use.
 const (
-	undoDeadline = iota // before init is reaped, and its number is free
+	undoDeadline = iota // before init is reaped and its pid is reused
 	undoGate
 	undoWire
 	undoApart
@@ -117,11 +117,11 @@ const (
 	undoHold
 	undoProc
 	undoRoot
-	undoSteps // how many there are
+	undoSteps // number of steps
 )
 
-// attempt starts init, mounts the root at root (not in tier workspace) and gives
-// both to each other. When it fails, init is gone and nothing is mounted.
+// attempt starts init and mounts the root at root, except in tier workspace, and passes the root to init. If it fails,
+// init is gone and nothing is mounted.
 func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (err error) {
 	b := &building{k: k, config: k.config, facts: facts, root: root}
 	defer func() {
@@ -132,8 +132,8 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 	defer b.closers.Run(&err)
 	b.onReturn(b.mounts.Close)
 
-	// Gate and init start while the root is mounted, except that init waits if its ids depend on what is
-	// found there.
+	// Gate and init start while the root is mounted, except that init is started afterwards if its ids depend on files
+	// in the root.
 	phases := []func(context.Context) error{b.startGate, b.startInit, b.mountRoot, b.readRoot}
 	if root != "" && !plan.MapsKnown(k.config) {
 		phases = []func(context.Context) error{b.startGate, b.mountRoot, b.readRoot, b.startInit}
@@ -156,8 +156,7 @@ func (b *building) undo() {
 	}
 }
 
-// onReturn makes f run when the attempt ends, before the functions of earlier calls, and before the attempt
-// is undone.
+// onReturn makes f run when the attempt ends, before the functions of earlier calls, and before the attempt is undone.
 func (b *building) onReturn(f func()) {
 	b.closers.Push(func() error {
 		f()
@@ -165,5 +164,5 @@ func (b *building) onReturn(f func()) {
 	})
 }
 
-// closeFD has a descriptor closed as onReturn does.
+// closeFD closes a descriptor when the attempt ends, see onReturn.
 func (b *building) closeFD(fd int) { b.onReturn(func() { _ = unix.Close(fd) }) }

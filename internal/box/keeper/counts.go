@@ -8,11 +8,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// leaveToOwner halves how many signals and how many bytes of POSIX messages may be queued for
-// the keeper's user, and how much of its memory may be locked, as by MSG_ZEROCOPY. A user
-// namespace gets the limits of its creator as the most that its users and the creator may
-// have together (create_user_ns of kernel/user_namespace.c, since Linux 5.14), so no sandbox
-// can use the other half. Call it once, before init is started.
+// leaveToOwner halves the limits of queued signals, of bytes in POSIX message queues and of locked memory (as by
+// MSG_ZEROCOPY) for the keeper's user. The limits of the creator of a user namespace become the most that its users and
+// the creator may use together (create_user_ns of kernel/user_namespace.c, since Linux 5.14), so no sandbox can use the
+// other half. It must be called once, before init is started.
 func leaveToOwner() error {
 	for what, name := range map[int]string{unix.RLIMIT_SIGPENDING: "queued signals", unix.RLIMIT_MSGQUEUE: "messages",
 		unix.RLIMIT_MEMLOCK: "locked memory"} {

@@ -18,9 +18,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// decoys watches the files of plan.Config.Access.Decoys. The watch is on their inodes, which only the box
-// has: the kernel reports each open(2), by any path and mount, before the opener has the descriptor. An event
-// equal to the last one in the kernel's queue is merged with it.
+// decoys watches the files of plan.Config.Access.Decoys. The watch is on their inodes, which only the box has: the
+// kernel reports each open(2), by any path and mount, before the opener gets the descriptor. The kernel merges an event
+// with an equal one that is last in its queue.
 type decoys struct {
 	in   *os.File
 	at   map[int32]string // paths inside, by watch
@@ -28,7 +28,7 @@ type decoys struct {
 	seen map[string]*touched
 }
 
-// touched counts the openings of one decoy since they were last reported.
+// touched counts how often one honeytoken was opened since the last report.
 type touched struct {
 	since time.Time
 	count int
@@ -37,8 +37,8 @@ type touched struct {
 // touchAgain is how long openings are counted before they are reported again.
 const touchAgain = 10 * time.Second
 
-// watchDecoys starts to watch the decoys, which no process can have opened yet: files has them in their
-// order.
+// watchDecoys starts to watch the honeytokens. files contains them, in the order of the configuration. No process can
+// have opened them yet.
 func (k *keeper) watchDecoys(files []int) (err error) {
 	list := k.config.Access.Decoys
 	if len(list) == 0 {
@@ -74,8 +74,8 @@ func (k *keeper) watchDecoys(files []int) (err error) {
 	return nil
 }
 
-// settle forgets the openings so far, which are those of a kernel of the sandbox's own that
-// has found the files as it began: nothing else has run in it. d may be nil.
+// settle discards the openings so far. They are those of the sandbox's own kernel, which opened the files when it
+// started; nothing else has run in the sandbox. d may be nil.
 func (d *decoys) settle() {
 	if d == nil {
 		return
@@ -94,7 +94,7 @@ func (d *decoys) settle() {
 	})
 }
 
-// close ends the watch; d may be nil.
+// close ends the watch. d may be nil.
 func (d *decoys) close() {
 	if d == nil {
 		return
@@ -108,7 +108,7 @@ func (d *decoys) close() {
 	}
 }
 
-// reportTouches reports openings until everything inside is gone and all of them are reported.
+// reportTouches reports openings until all processes inside are gone and all openings are reported.
 func (k *keeper) reportTouches() {
 	d := k.decoys
 	defer d.close()
@@ -147,7 +147,7 @@ func (k *keeper) reportTouches() {
 	}
 }
 
-// lastTouches reports what arrived while the box ended.
+// lastTouches reports the openings that arrived while the box ended.
 func (k *keeper) lastTouches(buf []byte) {
 	raw, err := k.decoys.in.SyscallConn()
 	if err != nil {
@@ -164,7 +164,7 @@ func (k *keeper) lastTouches(buf []byte) {
 	k.repeat(time.Now(), true)
 }
 
-// due returns when counted openings are to be reported; zero for never.
+// due returns when counted openings must be reported, or zero for never.
 func (d *decoys) due() (at time.Time) {
 	for _, t := range d.seen {
 		if end := t.since.Add(touchAgain); at.IsZero() || end.Before(at) {
@@ -174,7 +174,7 @@ func (d *decoys) due() (at time.Time) {
 	return at
 }
 
-// touches takes events of inotify(7).
+// touches handles events of inotify(7).
 func (k *keeper) touches(b []byte) {
 	d := k.decoys
 	for len(b) >= unix.SizeofInotifyEvent {
@@ -184,7 +184,7 @@ func (k *keeper) touches(b []byte) {
 		at, known := d.at[wd]
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
-			at = "" // some of them
+			at = "" // some of the honeytokens
 		case !known || mask&unix.IN_OPEN == 0:
 			continue
 		}
@@ -197,7 +197,7 @@ func (k *keeper) touches(b []byte) {
 	}
 }
 
-// repeat reports how often decoys were opened again after a report.
+// repeat reports how often honeytokens were opened again after a report.
 func (k *keeper) repeat(now time.Time, all bool) {
 	for at, t := range k.decoys.seen {
 		if !all && now.Sub(t.since) < touchAgain {
@@ -211,8 +211,8 @@ func (k *keeper) repeat(now time.Time, all bool) {
 	}
 }
 
-// reportTouch reports openings of a decoy, and applies the policy for it. An opening that cannot be reported
-// ends the box: it would go unnoticed.
+// reportTouch reports openings of a honeytoken, and applies the policy for it. An opening that cannot be reported stops
+// the box: it would go unnoticed.
 func (k *keeper) reportTouch(at string, count int) {
 	ev := wire.NetEvent{Time: time.Now().UTC(), Kind: wire.NetDecoy, Decoy: at, Reason: wire.DecoyOpened}
 	why := "the honeytoken " + at + " was opened"
@@ -227,7 +227,7 @@ func (k *keeper) reportTouch(at string, count int) {
 	if stops {
 		ev.Verdict = wire.VerdictStop
 	}
-	// First the record: a client that sees the box end looks there for the reason.
+	// The record is written first: a client that sees the box end looks there for the reason.
 	if err := k.decoys.tell.Append(ev); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", why, "but could not be recorded:", err)
 		k.halt(why + ", which could not be recorded")

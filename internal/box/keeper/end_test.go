@@ -30,8 +30,8 @@ func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 	nothing := func(*initlink.Link) error { return nil }
 	for _, c := range []struct {
 		name    string
-		says    func(*initlink.Link) error // init, last
-		why     string                     // of the end; "" if it was requested
+		says    func(*initlink.Link) error // sends the last messages of init
+		why     string                     // reason of the end; "" if it was requested
 		code    int
 		message string
 		refused bool
@@ -61,7 +61,7 @@ func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 				t.Fatalf("%q, %v", m.Kind, err)
 			}
 			m.Close()
-			// Before the monitor reads from it.
+			// The messages arrive before the monitor reads from the link.
 			if err := c.says(far); err != nil {
 				t.Fatal(err)
 			}
@@ -101,8 +101,8 @@ func TestEnd_WorksWithoutServe(t *testing.T) {
 	k.link.Close()
 }
 
-// TestHalt_WaitsForNoAnswer checks that the sandbox stops whatever init sends meanwhile and
-// whichever request waits for an answer.
+// TestHalt_WaitsForNoAnswer checks that the sandbox stops whatever init sends in the meantime and whichever request
+// waits for an answer.
 func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
 	k, far := halfKeeper(t)
@@ -115,7 +115,7 @@ func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	k.serve()
 }
 
-// halfKeeper is a keeper and the end of its link that init would have.
+// halfKeeper returns a keeper without an init, and init's end of its link.
 func halfKeeper(t *testing.T) (*keeper, *initlink.Link) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// lingering is how long a command's end waits, once all that it wrote has
-	// been read, while others hold its pipes open.
+	// lingering is how long the end of a command waits, once all that the command wrote has been read, while other
+	// processes hold its pipes open.
 	lingering = 50 * time.Millisecond
-	// exitTimeout is the exit code of a command that ran out of time, as of timeout(1).
+	// exitTimeout is the exit code of a command that exceeded its time, as with timeout(1).
 	exitTimeout = 124
-	// exitOutput is that of one that printed too much: as if ended by SIGXFSZ, which is
-	// for files that become too large.
+	// exitOutput is the exit code of a command that exceeded the limit of output: as if killed by SIGXFSZ, which is
+	// sent for files that become too large.
 	exitOutput = 128 + int(unix.SIGXFSZ)
 )
 
@@ -42,15 +42,15 @@ type execution struct {
 	k        *keeper
 	id       string
 	cmd      []string
-	env      []string // the command's own
-	kept     bool     // survives its clients, and several may attach
+	env      []string // the command's own environment
+	kept     bool     // supervised: outlives its clients, and several may attach
 	tty      bool
 	started  time.Time
-	before   cgroup.Hits // what the limits of the box had counted when it started
+	before   cgroup.Hits // counts of the box's limits when the command started
 	born     chan initlink.Spawned
 	pid      int      // set before Started is sent
-	denials  int64    // how much was refused to it; of the goroutine of receive
-	master   *os.File // with a terminal, else nil
+	denials  int64    // number of refused calls; used by the goroutine of receive
+	master   *os.File // nil without a terminal
 	out      *output
 	ready    chan struct{} // closed when pipes is complete
 	pipes    []*pipe
@@ -58,23 +58,23 @@ type execution struct {
 	gone     chan struct{} // closed when the command has ended
 	drained  chan struct{} // closed when all output has been read
 	finished chan struct{} // closed when exit is set
-	hungUp   atomic.Bool   // the master is closed, or will be at once
+	hungUp   atomic.Bool   // the master is closed or is about to be
 
 	mu     sync.Mutex
 	timer  *time.Timer
-	why    string            // why it was ended: outOfTime or a limit; "" if it exited or a client ended it
+	why    string            // why the keeper ended it: outOfTime or a limit; "" if it exited or a client ended it
 	conns  map[net.Conn]bool // attached clients: at most one, unless kept
-	size   wire.Size         // of the terminal
-	in     *input            // nil without stdin; set before anybody attends
+	size   wire.Size         // size of the terminal
+	in     *input            // nil without stdin; set before a client attaches
 	exit   *wire.Exit
-	at     time.Time  // of the exit
+	at     time.Time  // time of the exit
 	result *wire.Exit // the result to report once the output is complete
 	alone  bool       // no process was left when the command was reaped
 	cut    bool       // the box was being stopped when the command ended
 	used   wire.Resources
 }
 
-// outOfTime is why a command ended whose caller gave it a time.
+// outOfTime is the reason if a command exceeded the time that its caller gave it.
 const outOfTime = "timeout"
 
 func newExecID() string {
@@ -83,8 +83,7 @@ func newExecID() string {
 	return "x" + hex.EncodeToString(b[:])
 }
 
-// exec carries an exec stream. A nil error means that the stream has had its last
-// frame, or its reader is gone.
+// exec handles an exec stream. A nil error means that the stream has sent its last frame, or that its reader is gone.
 func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
 	if req.Attach != "" {
 		k.mu.Lock()
@@ -102,8 +101,7 @@ func (k *keeper) exec(conn *net.UnixConn, req wire.ExecRequest) error {
 	return e.attend(conn, wire.ExecRequest{})
 }
 
-// start runs the command; a command that cannot be run is an execution that has
-// ended.
+// start starts the command. A command that cannot be run is returned as an execution that has ended.
 func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	if req.ID == "" {
 		req.ID = newExecID()
@@ -133,14 +131,14 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 			return nil, (*protocol.Failure)(s.Err).Fault()
 		}
 		close(e.drained)
-		return e, nil // its end is known
+		return e, nil // the command has ended already
 	}
 	in := e.connect(files)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.in = in
 	switch {
-	case e.exit != nil: // already
+	case e.exit != nil: // it has ended already
 		if in != nil {
 			in.close()
 		}
@@ -152,8 +150,8 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	return e, nil
 }
 
-// submit registers a command and asks init to start it. After an error it is not registered; e.born reports
-// whether it was started.
+// submit registers a command and asks init to start it. After an error it is not registered. e.born reports whether it
+// was started.
 func (k *keeper) submit(e *execution, spawn initlink.Spawn, pipes []int) error {
 	k.spawning.Lock()
 	if err := k.register(e); err != nil {
@@ -166,13 +164,12 @@ func (k *keeper) submit(e *execution, spawn initlink.Spawn, pipes []int) error {
 	case initlink.NotPassed(err):
 		k.notSpawned(e, err)
 	case err != nil:
-		k.quit() // init is gone: end answers for it
+		k.quit() // init is gone; end answers in its place
 	}
 	return nil
 }
 
-// register adds a command to those that the box has, unless the box takes none.
-// k.spawning is held.
+// register adds a command to those of the box unless the box accepts none. k.spawning is held.
 func (k *keeper) register(e *execution) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,7 +178,7 @@ func (k *keeper) register(e *execution) error {
 		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	case k.paused != nil:
 		return errPaused()
-	case k.execs[e.id] != nil: // asked for by a daemon that was killed, and by the next one
+	case k.execs[e.id] != nil: // requested by a daemon that was killed, and by the next one
 		return fault.New(fault.Exists, "exec %s already exists", e.id)
 	}
 	k.order = append(k.order, e)
@@ -206,8 +203,8 @@ func (k *keeper) newExecution(req wire.ExecRequest) *execution {
 	return e
 }
 
-// patience returns how long a command may run, and the reason to give when it is ended: the caller's timeout
-// or the limit of the box, whichever is shorter. 0 means no limit.
+// patience returns how long a command may run, and the reason to report when it is ended: the caller's timeout or the
+// limit of the box, whichever is shorter. 0 means no limit.
 func (k *keeper) patience(req wire.ExecRequest) (ms int64, why string) {
 	if limit := k.config.Limits.TimeMS; limit > 0 && (req.TimeoutMS <= 0 || limit <= req.TimeoutMS) {
 		return limit, wire.LimitTime
@@ -215,8 +212,8 @@ func (k *keeper) patience(req wire.ExecRequest) (ms int64, why string) {
 	return req.TimeoutMS, outOfTime
 }
 
-// spawned pairs init's answer with the oldest request. It runs in the goroutine
-// that also hands out exits, so a command is known before it ends.
+// spawned pairs init's answer with the oldest request. It runs in the goroutine that also dispatches exits, so a
+// command is known before it exits.
 func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 	k.spawns.Add(1)
 	k.mu.Lock()
@@ -231,8 +228,8 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 	if e.tty && s.PID != 0 {
 		want = 1
 	}
-	if len(fds) != want { // init is not to be believed any more
-		k.order = slices.Insert(k.order, 0, e) // endExecs answers
+	if len(fds) != want { // init can no longer be trusted
+		k.order = slices.Insert(k.order, 0, e) // endExecs sends the answer
 		k.mu.Unlock()
 		initlink.Message{FDs: fds}.Close()
 		k.halt(fmt.Sprintf("init sent %d descriptors, expected %d", len(fds), want))
@@ -248,19 +245,19 @@ func (k *keeper) spawned(s initlink.Spawned, fds []int) {
 		_ = unix.SetNonblock(fds[0], true)
 		e.master = os.NewFile(uintptr(fds[0]), "terminal")
 	}
-	if s.PID == 0 && s.Err == nil { // before the box's own end could be taken for its
+	if s.PID == 0 && s.Err == nil { // set now, or the end of the box could be reported instead
 		e.finish(wire.Exit{Code: s.Code, Message: limit.Cut(s.Message, limit.KeeperText)})
 	}
 	e.born <- s
 }
 
-// notSpawned answers for init, which was not asked to start a command.
+// notSpawned answers a request that was not sent to init.
 func (k *keeper) notSpawned(e *execution, err error) {
 	k.mu.Lock()
 	asked := slices.Contains(k.order, e)
 	k.order = slices.DeleteFunc(k.order, func(o *execution) bool { return o == e })
 	k.mu.Unlock()
-	if !asked { // init answered without having been asked, or the box has ended
+	if !asked { // init answered without a request, or the box has ended
 		return
 	}
 	f := protocol.FailureOf(fault.OfHost(fault.Wrap(err, "open the pipes of the command")))
@@ -285,7 +282,7 @@ func (e *execution) over() bool {
 	}
 }
 
-// exited takes the command's wait status.
+// exited handles the exit of the command.
 func (e *execution) exited(end initlink.Exited) {
 	ws := unix.WaitStatus(end.Status)
 	x := wire.Exit{Code: ws.ExitStatus(), Hits: e.k.hits().Since(e.before), Denials: e.denials}
@@ -314,10 +311,10 @@ func (e *execution) exited(end initlink.Exited) {
 		return
 	default:
 	}
-	// In a goroutine of its own, because it waits, and init's other messages must not.
+	// In a separate goroutine: it waits, and init's other messages must not.
 	e.k.own.Go(func() {
-		// The command's own output is delivered however slowly it is read; other writers of the same pipe get
-		// a moment.
+		// The command's own output is delivered however slowly it is read; other writers of the same pipe are read
+		// briefly.
 		select {
 		case <-e.ready:
 			for i, p := range e.pipes {
@@ -338,7 +335,7 @@ func (e *execution) exited(end initlink.Exited) {
 	})
 }
 
-// finish sets the result, once.
+// finish sets the result once.
 func (e *execution) finish(x wire.Exit) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -390,7 +387,7 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
-		_, _, _ = wire.ReadFrame(conn, nil) // only the end of the connection
+		_, _, _ = wire.ReadFrame(conn, nil) // returns when the connection ends
 		close(left)
 	})
 	select {
@@ -398,7 +395,7 @@ func (k *keeper) await(conn *net.UnixConn, id string) (protocol.Exit, error) {
 	case <-left:
 		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected")
 	}
-	e.out.awaitReaders() // the caller may react by ending the box
+	e.out.awaitReaders() // the caller may react by stopping the box
 	if err := e.sendRecorded(conn); err != nil {
 		return protocol.Exit{}, fault.New(fault.Cancelled, "the client disconnected").Because(err)
 	}
@@ -427,8 +424,8 @@ func (e *execution) status() protocol.ExecStatus {
 	}
 }
 
-// cutArgs returns the first limit.StatusArgs bytes of a command. If it leaves something out,
-// the last argument ends in "...".
+// cutArgs returns the first limit.StatusArgs bytes of a command. If it leaves something out, the last argument ends in
+// "...".
 func cutArgs(cmd []string) []string {
 	room := limit.StatusArgs
 	for i, arg := range cmd {
@@ -440,7 +437,7 @@ func cutArgs(cmd []string) []string {
 	return cmd
 }
 
-// end ends a command for a reason, unless it has ended or is being ended for another.
+// end ends a command for a reason, unless it has ended or is being ended for another reason.
 func (e *execution) end(why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

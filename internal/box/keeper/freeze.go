@@ -19,7 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// freeze freezes the box, answers with its state, and thaws it when the caller asks or disconnects.
+// freeze freezes the box, answers with its state, and thaws the box when the caller asks or disconnects.
 func (k *keeper) freeze(conn *net.UnixConn) error {
 	select {
 	case k.freezing <- struct{}{}:
@@ -30,7 +30,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	}
 	defer func() { <-k.freezing }()
 	select {
-	case <-k.stopping: // it would be thawed at once
+	case <-k.stopping: // a freeze would be thawed at once
 		return fault.New(fault.Unavailable, "the sandbox is being stopped")
 	default:
 	}
@@ -40,8 +40,8 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	}
 	err = reply(conn, r)
 	if err == nil {
-		// Closed on the call to thaw, the caller's end, or the end of the box: stop may freeze the box
-		// meanwhile.
+		// Closed on the call to thaw, when the caller disconnects, or when the box ends: from then on stop may freeze
+		// the box.
 		over := make(chan struct{})
 		k.calls.Go(func() {
 			select {
@@ -70,7 +70,7 @@ func (k *keeper) freeze(conn *net.UnixConn) error {
 	return nil
 }
 
-// standStill freezes the box, unless it is paused. The token is held.
+// standStill freezes the box unless it is paused. The token is held.
 func (k *keeper) standStill() (r protocol.FrozenReply, err error) {
 	if p := k.isPaused(); p != nil {
 		return *p, nil
@@ -105,8 +105,7 @@ func (k *keeper) goOn() error {
 	return k.ask(initlink.MsgThaw, nil)
 }
 
-// freezesGroup reports whether the control group freezes the processes; a sandbox's own kernel freezes them
-// itself.
+// freezesGroup reports whether the control group freezes the processes. A sandbox's own kernel freezes them itself.
 func (k *keeper) freezesGroup() bool { return k.group != nil && k.config.Tier != plan.TierGvisor }
 
 // whileFrozen answers calls about a frozen box until the caller thaws it.
@@ -149,15 +148,15 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 	return err
 }
 
-// freezeGroup freezes the control group, including init, which has finished what it had begun and starts
-// nothing. If init is the only process, that is enough.
+// freezeGroup freezes the control group, including init, which has completed what it began and starts nothing. If init
+// is the only process, it need not freeze the group.
 func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
 	pids, err := k.group.PIDs()
 	if err != nil || len(pids) <= 1 {
 		return err
 	}
 	k.iced.Store(true)
-	if err := k.group.Freeze(); err != nil { // it is thawed then
+	if err := k.group.Freeze(); err != nil { // Freeze has thawed the group again
 		k.iced.Store(false)
 		return err
 	}

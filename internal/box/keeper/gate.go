@@ -36,8 +36,8 @@ func (b *building) startGate(context.Context) (err error) {
 	return nil
 }
 
-// openWire links the box with its gate, which begins unless the box is resumed from memory, and
-// has the inside trust it.
+// openWire links the box with its gate, which starts unless the box is resumed from memory, and makes the inside trust
+// it.
 func (b *building) openWire(ctx context.Context) error {
 	k := b.k
 	if !b.config.Gated() {
@@ -45,7 +45,7 @@ func (b *building) openWire(ctx context.Context) error {
 	}
 	b.undos[undoWire] = func() {
 		for i, f := range k.wire {
-			f.Close() // nil is ErrInvalid
+			f.Close() // returns ErrInvalid for nil
 			k.wire[i] = nil
 		}
 	}
@@ -54,7 +54,7 @@ func (b *building) openWire(ctx context.Context) error {
 		return err
 	}
 	stores := func() (javaStores, error) { return findJava(ctx, b.files) }
-	if b.config.Image != "" { // nothing passes before release
+	if b.config.Image != "" { // no connection passes before release
 		k.apart = &quarantine{guest: b.guest, packets: packets}
 		b.undos[undoApart] = func() {
 			k.apart.close()
@@ -71,16 +71,16 @@ func (b *building) openWire(ctx context.Context) error {
 	return trust(&b.guest, &b.enforced, ca, stores)
 }
 
-// openLink creates the link between the box, in which nothing of the sandbox runs yet, and its gate, and
-// returns the gate's end: the only interface of init's network namespace, or, if the sandbox has its own
-// kernel, one of a pair of sockets.
+// openLink creates the link between the box, in which no program of the sandbox runs yet, and its gate, and returns the
+// gate's end. The other end is the only interface of init's network namespace or, if the sandbox has its own kernel,
+// one of a pair of sockets.
 func (k *keeper) openLink() (*os.File, error) {
 	if k.config.Tier == plan.TierGvisor {
 		box, gate, err := link.Pair()
 		if err != nil {
 			return nil, err
 		}
-		k.wire = [2]*os.File{box, gate} // both are held as long as we live: see link.Pair
+		k.wire = [2]*os.File{box, gate} // both are held until the keeper exits: see link.Pair
 		fd, err := unix.FcntlInt(gate.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
 			return nil, fault.Wrap(err, "create the sandbox's network interface")
@@ -101,7 +101,7 @@ func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
 	return k.gate.Begin(packets, k.config.Phases, decoys)
 }
 
-// watchGate reports a gate that exited before the box did. Nothing passes then: its end of the link is gone.
+// watchGate reports a gate that exited before the box. No connection passes then: the gate's end of the link is gone.
 func (k *keeper) watchGate() {
 	select {
 	case <-k.stop:
@@ -129,7 +129,7 @@ func (k *keeper) watchGate() {
 	}
 }
 
-// watchTokens ends the box, if its policy says so, when a token of a decoy arrives at the gate.
+// watchTokens stops the box, if its policy says so, when the value of a honeytoken arrives at the gate.
 func (k *keeper) watchTokens() {
 	select {
 	case <-k.stop:
@@ -141,7 +141,7 @@ func (k *keeper) watchTokens() {
 	}
 }
 
-// setPolicy has the gate keep to other phases.
+// setPolicy makes the gate enforce other phases.
 func (k *keeper) setPolicy(phases []plan.Phase) error {
 	if k.gate == nil {
 		return noGate(k.config.Tier)

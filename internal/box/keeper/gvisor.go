@@ -20,10 +20,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// What differs in the keeper if init is a conductor (package gvisor).
+// The differences in the keeper if init is a conductor (package gvisor).
 
-// forConductor returns the descriptors that follow those of every box: the sandbox's end of the gate's link,
-// and a memory image. The caller closes them.
+// forConductor returns the descriptors that follow those of every box: the sandbox's end of the gate's link, and a
+// memory image. The caller closes them.
 func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err error) {
 	defer func() {
 		if err != nil {
@@ -47,7 +47,8 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 			return fds, fault.Wrap(err, "open the memory image's %s", name)
 		}
 		fds = append(fds, fd)
-		// The lock lasts as long as the descriptor is open anywhere: the pages stay until all are read.
+		// The lock is held as long as the descriptor is open in any process, so that the pages exist until all are
+		// read.
 		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 			err = unix.Flock(fd, unix.LOCK_SH)
 		}
@@ -58,8 +59,8 @@ func (k *keeper) forConductor(g *plan.Guest) (fds rootspec.Descriptors, err erro
 	return fds, nil
 }
 
-// closeStray closes descriptors that come with messages that have none: an init inside its sandbox may have
-// been taken over. The conductor refuses messages that such an init may not send at all.
+// closeStray closes descriptors of messages that must have none: an init inside its sandbox may be compromised. The
+// conductor refuses messages that such an init must not send at all.
 func closeStray(m *initlink.Message) {
 	switch m.Kind {
 	case initlink.MsgSpawned, initlink.MsgSelf, initlink.MsgSeen:
@@ -69,7 +70,7 @@ func closeStray(m *initlink.Message) {
 	m.FDs = nil
 }
 
-// adopt takes over a running command of a box that was resumed. No client is attached to it yet.
+// adopt takes over a running command of a resumed box. No client is attached to it yet.
 func (k *keeper) adopt(m initlink.Message) error {
 	var a initlink.Adopt
 	if err := m.Decode(&a); err != nil || len(a.Has) != len(m.FDs) {
@@ -105,7 +106,7 @@ func (k *keeper) adopt(m initlink.Message) error {
 	e.in = in
 	close(e.ready)
 	go func() { e.pumps.Wait(); close(e.drained) }()
-	if ms, why := k.patience(wire.ExecRequest{}); ms > 0 { // the limit of the box, from now on
+	if ms, why := k.patience(wire.ExecRequest{}); ms > 0 { // the limit of the box starts now
 		e.mu.Lock()
 		e.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { e.end(why) })
 		e.mu.Unlock()
@@ -116,7 +117,7 @@ func (k *keeper) adopt(m initlink.Message) error {
 	return nil
 }
 
-// maxSelf is how many connections to the sandbox's own socket there may be at once.
+// maxSelf is the largest number of concurrent connections to the sandbox's own socket.
 const maxSelf = 64
 
 // serveSelf serves a process inside that has connected to the sandbox's own socket.
@@ -144,14 +145,14 @@ func (k *keeper) serveSelf(m initlink.Message) {
 		d := net.Dialer{Timeout: 5 * time.Second}
 		to, err := d.Dial("unix", filepath.Join(k.config.RunDir, plan.SelfDir, plan.SelfName))
 		if err != nil {
-			return // there is no listener
+			return // the daemon does not listen
 		}
 		defer to.Close()
 		k.splice(c, to)
 	})
 }
 
-// splice copies between a and b in both directions until both have ended, or the box does.
+// splice copies between a and b in both directions until both have ended, or the box has.
 func (k *keeper) splice(a, b net.Conn) {
 	ends := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {

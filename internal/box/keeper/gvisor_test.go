@@ -15,8 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestReceive_ClosesStrayDescriptors checks that descriptors from an init inside its sandbox,
-// which may have been taken over, do not stay open in the monitor.
+// TestReceive_ClosesStrayDescriptors checks that descriptors from an init inside its sandbox, which may be compromised,
+// do not stay open in the monitor.
 func TestReceive_ClosesStrayDescriptors(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -47,15 +47,15 @@ func TestReceive_ClosesStrayDescriptors(t *testing.T) {
 	init.Shutdown()
 	k.receive()
 	if n, err := unix.Read(r, make([]byte, 1)); n != 0 || err != nil {
-		t.Errorf("a descriptor is open still: %d, %v", n, err)
+		t.Errorf("a descriptor is still open: %d, %v", n, err)
 	}
 	if m := <-k.answers; m.Kind != initlink.MsgCounted {
-		t.Errorf("an answer %q", byte(m.Kind))
+		t.Errorf("passed message %q on as an answer", byte(m.Kind))
 	}
 }
 
-// TestAsk_FailsForUnknownMessage covers an init of an older build: that it does not know a
-// request is an error, and that it reports this unasked blocks nothing.
+// TestAsk_FailsForUnknownMessage covers an init from an older build: a request that it does not know is an error, and a
+// report of that without a request blocks nothing.
 func TestAsk_FailsForUnknownMessage(t *testing.T) {
 	t.Parallel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -91,5 +91,5 @@ func TestAsk_FailsForUnknownMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	init.Shutdown()
-	<-k.over // and not before: nothing waits for who takes it
+	<-k.over // no report without a request blocks receive
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// In tier gvisor init is the sandbox's: programs that have taken it over may send anything at any
-// time. They can end their own box by that, and nothing else.
+// In tier gvisor init belongs to the sandbox: programs that compromise it may send anything at any time. They can end
+// their own box in this way, and nothing else.
 
-// ends fails unless done is closed soon; it lets the keeper end then.
+// ends fails the test unless done is closed in time.
 func ends(t *testing.T, what string, done <-chan struct{}) {
 	t.Helper()
 	select {
@@ -30,7 +30,7 @@ func ends(t *testing.T, what string, done <-chan struct{}) {
 	}
 }
 
-// served serves a keeper, until the channel is closed.
+// served runs a keeper. The channel is closed when it has ended.
 func served(k *keeper) <-chan struct{} {
 	done := make(chan struct{})
 	go func() { k.serve(); close(done) }()
@@ -96,7 +96,7 @@ func TestNotSpawned_AnswersOnce(t *testing.T) {
 		answer(k)
 		done := make(chan struct{})
 		go func() { k.notSpawned(e, unix.ETOOMANYREFS); close(done) }()
-		ends(t, "answered "+name+": it waits for itself", done)
+		ends(t, "answered "+name+": notSpawned blocks", done)
 		if len(e.born) != 1 {
 			t.Errorf("answered %s: %d answers", name, len(e.born))
 		}
@@ -121,11 +121,11 @@ func TestSpawned_ClosesUnexpectedDescriptors(t *testing.T) {
 		t.Errorf("read %d, %v", n, err)
 	}
 	if !k.ending || e.master != nil {
-		t.Errorf("the box goes on: ending %v, terminal %v", k.ending, e.master)
+		t.Errorf("the box was not ended: ending %v, terminal %v", k.ending, e.master)
 	}
 }
 
-// awaits is a box of tier gvisor that is resumed from memory, whose init is about to be ready.
+// awaits returns the building of a tier gvisor box that is resumed from memory, whose init is about to be ready.
 func awaits(k *keeper) *building {
 	k.config.Tier, k.config.Image = plan.TierGvisor, "/image"
 	return &building{k: k, config: k.config, spare: func() {}}
@@ -153,7 +153,7 @@ func TestAwaitReady_IgnoresForgedProtections(t *testing.T) {
 	}
 	for _, f := range e.Found {
 		if f.Lacks == "forged" || f.Protection == "landlock" {
-			t.Errorf("the home is to remember %+v", f)
+			t.Errorf("the home would record %+v", f)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestAwaitReady_RefusesOtherMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := awaits(k).awaitReady(t.Context()); !fault.Is(err, fault.Unavailable) {
-		t.Errorf("another message is taken for ready: %v", err)
+		t.Errorf("another message was accepted as Ready: %v", err)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestAwaitReady_BoundsAdoptedCommands(t *testing.T) {
 		}
 	}()
 	if err := awaits(k).awaitReady(t.Context()); !fault.Is(err, fault.TooLarge) {
-		t.Errorf("nothing bounds what is adopted: %v", err)
+		t.Errorf("adopted commands are not bounded: %v", err)
 	}
 	k.link.Close()
 	<-sent
@@ -211,7 +211,7 @@ func TestForgetInit_LetsAdoptedCommandsEnd(t *testing.T) {
 		t.Fatal("the start did not fail")
 	}
 	b.undo()
-	if _, err := w.WriteString("more than one byte"); err != nil { // its limit of output ends it
+	if _, err := w.WriteString("more than one byte"); err != nil { // the limit of output ends the command
 		t.Fatal(err)
 	}
 	w.Close()

@@ -5,14 +5,13 @@ package keeper
 import "time"
 
 const (
-	// keepResults is how long the result of an exec is kept for a caller that has not
-	// fetched it yet.
+	// keepResults is how long the result of an exec is kept for a caller that has not fetched it yet.
 	keepResults = 10 * time.Minute
-	// maxResults bounds how many are kept.
+	// maxResults bounds the number of kept results.
 	maxResults = 512
 )
 
-// watchIdle ends an idle box.
+// watchIdle stops an idle box.
 func (k *keeper) watchIdle() {
 	after := k.config.IdleAfter
 	if after < 0 {
@@ -35,8 +34,7 @@ func (k *keeper) watchIdle() {
 	}
 }
 
-// idle reports whether the box has been idle for long enough; it then takes no
-// exec any more.
+// idle reports whether the box has been idle for long enough. If so, the box accepts no further exec.
 func (k *keeper) idle(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

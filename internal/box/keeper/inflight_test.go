@@ -17,18 +17,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// inFlight is set in a process of the test below that has its own user and limit.
+// inFlight is set in the environment of the child process of the test below, which has its own user and limit.
 const inFlight = "COPPICE_TEST_IN_FLIGHT"
 
-// A command whose pipes cannot be passed to init is refused, and the box runs on: other programs of the same
-// user may have too many descriptors in flight.
+// TestStart_OutlivesDescriptorsInFlight checks that a command whose pipes cannot be passed to init is refused, and that
+// the box continues: other programs of the same user may have too many descriptors in flight.
 func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(inFlight) == "" {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), inFlight+"=yes", "TMPDIR=/tmp")
 		cmd.Dir = "/"
-		if os.Getenv("COPPICE_TEST_REAL_ID") == "" { // real root, for which the kernel does not count
+		if os.Getenv("COPPICE_TEST_REAL_ID") == "" { // the kernel does not count for real root
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}}
 		}
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -58,17 +58,17 @@ func TestStart_OutlivesDescriptorsInFlight(t *testing.T) {
 	served := make(chan struct{})
 	go func() { k.serve(); close(served) }()
 	if _, err := k.start(wire.ExecRequest{Cmd: []string{"true"}}); !fault.Is(err, fault.NotFound) {
-		t.Errorf("afterwards: %v, want what init answers", err)
+		t.Errorf("afterwards: %v, want the answer of init", err)
 	}
 	if m := <-asked; m.Kind != initlink.MsgSpawn || len(m.FDs) != 2 {
-		t.Errorf("init gets message %q with %d descriptors", m.Kind, len(m.FDs))
+		t.Errorf("init received message %q with %d descriptors", m.Kind, len(m.FDs))
 	}
 	k.quit()
 	<-served
 }
 
-// TestSpawned_EndsBoxOnWrongDescriptors checks that a missing terminal, or one that was not
-// requested, stops the sandbox: an init that was taken over may answer anything.
+// TestSpawned_EndsBoxOnWrongDescriptors checks that a missing terminal, or one that was not requested, stops the
+// sandbox: a compromised init may answer anything.
 func TestSpawned_EndsBoxOnWrongDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, tty := range []bool{false, true} {
@@ -99,10 +99,10 @@ func TestSpawned_EndsBoxOnWrongDescriptors(t *testing.T) {
 	}
 }
 
-// fillFlight brings as many descriptors into flight as this process may open, until drain.
+// fillFlight puts as many descriptors in flight as this process may have open, until drain is called.
 func fillFlight(t *testing.T) (drain func()) {
 	t.Helper()
-	// Few enough that no other program of the user, with a limit of its own, is affected.
+	// Few enough not to affect other programs of the user, which have other limits.
 	few := unix.Rlimit{Cur: 1000, Max: 1000}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)

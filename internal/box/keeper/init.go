@@ -21,7 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// startInit starts init, which waits for its plan, and has it killed when ctx ends.
+// startInit starts init, which waits for its plan, and makes the end of ctx kill it.
 func (b *building) startInit(ctx context.Context) (err error) {
 	b.undos[undoInit] = b.k.forgetInit
 	if b.found, err = b.k.startShifted(ctx, &b.facts); err != nil {
@@ -32,7 +32,7 @@ func (b *building) startInit(ctx context.Context) (err error) {
 	return nil
 }
 
-// conductorEnv is the environment of the conductor and of the processes it starts: no garbage collection
+// conductorEnv is the environment of the conductor and of the processes that it starts: without garbage collection
 // during their start. Later each sets its own limits.
 var conductorEnv = []string{"GOMAXPROCS=2", "GOGC=1000", "GOMEMLIMIT=64MiB"}
 
@@ -80,15 +80,15 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		sys.UidMappings, sys.GidMappings = idMap(uids), idMap(gids)
 		sys.GidMappingsEnableSetgroups = c.Caller.Root
 		if facts.Shift != 0 {
-			// Our own ids are not mapped.
+			// The keeper's own ids are not mapped.
 			sys.Credential = &syscall.Credential{NoSetGroups: true}
 		}
 		if c.Confined() && uids[0].Inside != 0 {
-			// execve(2) drops the capabilities of a user that is not 0, but for these.
+			// execve(2) drops the capabilities of a user other than 0, except for these.
 			sys.AmbientCaps = allCaps()
 		}
 	}
-	// Not os.StartProcess: its first use in a process costs a fork more.
+	// Not os.StartProcess, whose first use in a process costs an additional fork.
 	fork := func() (int, error) {
 		return syscall.ForkExec(program.Path(k.exe), []string{argv0, c.ID}, &syscall.ProcAttr{
 			Dir: "/", Env: env, Files: []uintptr{input.Fd(), 1, 2, uintptr(pair[1])}, Sys: sys,
@@ -112,9 +112,8 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	return k.shares.Take(pid)
 }
 
-// startWithin starts a process in group g, or reports that the caller has to move it there,
-// because clone3(2) is missing or a filter refuses it, as in some containers. The process
-// waits and starts nothing until then.
+// startWithin starts a process in group g. If clone3(2) is missing or a filter refuses it, as in some containers, it
+// reports that the caller has to move the process into g. The process waits and starts nothing until then.
 func startWithin(
 	g *cgroup.Group, sys *syscall.SysProcAttr, start func() (int, error),
 ) (pid int, within bool, err error) {
@@ -182,7 +181,7 @@ func (k *keeper) forgetInit() {
 	}
 	if k.link != nil {
 		k.link.Close()
-		if len(k.execs) == 0 { // else adopted commands may still send, in vain
+		if len(k.execs) == 0 { // otherwise adopted commands may still send, in vain
 			k.link = nil
 		}
 	}
@@ -192,8 +191,8 @@ func (k *keeper) forgetInit() {
 	}
 }
 
-// killWhenDone kills init when ctx ends, so that nothing waits for init any longer. The
-// caller calls stop before it reaps init; stop may be called twice.
+// killWhenDone kills init when ctx ends, so that nothing waits for init any longer. The caller calls stop before it
+// reaps init. stop may be called twice.
 func (k *keeper) killWhenDone(ctx context.Context) (stop func()) {
 	init, killed := k.init, make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {

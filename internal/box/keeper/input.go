@@ -7,12 +7,11 @@ import (
 	"sync"
 )
 
-// maxInput is how much input is held for a command that does not read it; after
-// that the frames behind it wait, signals among them (see Box.Signal).
+// maxInput is how much input is held for a command that does not read it. After that the following frames wait,
+// including signals (see Box.Signal).
 const maxInput = 256 << 10
 
-// input carries bytes to a command, so that the frames behind them need not wait
-// for it.
+// input carries bytes to a command, so that the frames that follow need not wait for the command.
 type input struct {
 	f   *os.File
 	tty bool
@@ -27,7 +26,7 @@ type input struct {
 func newInput(f *os.File, tty bool) *input {
 	in := &input{f: f, tty: tty}
 	in.changed = sync.NewCond(&in.mu)
-	go in.run() // until close, or eof and the last byte
+	go in.run() // until close, or until eof and the last byte
 	return in
 }
 
@@ -44,7 +43,7 @@ func (in *input) write(p []byte) {
 	in.changed.Broadcast()
 }
 
-// eof closes the command's input after what was written; on a terminal it types the end-of-file character.
+// eof closes the command's input after the bytes that were written. On a terminal it types the end-of-file character.
 func (in *input) eof() {
 	if in.tty {
 		in.write([]byte{4})

@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// insideUser returns the user that commands run as; with nothing confined and a daemon that is real root,
-// that is root.
+// insideUser returns the user that commands run as. In tier workspace with a daemon that is real root, that is root.
 func insideUser(c plan.Config, u plan.User, f plan.Facts) (protocol.InsideUser, error) {
 	uids, gids, err := plan.Maps(c, f)
 	in := protocol.InsideUser{UID: u.UID, GID: u.GID, Groups: u.Groups, UIDs: uids, GIDs: gids}
@@ -27,8 +26,7 @@ func insideUser(c plan.Config, u plan.User, f plan.Facts) (protocol.InsideUser, 
 	return in, err
 }
 
-// showInside answers with the root as init sees it, and waits until the caller
-// has done with it.
+// showInside answers with the root as init sees it, and waits until the caller closes the connection.
 func (k *keeper) showInside(conn *net.UnixConn) error {
 	r := protocol.InsideReply{User: k.user, Rooted: k.config.Tier != plan.TierWorkspace}
 	if k.config.Tier == plan.TierGvisor {
@@ -47,7 +45,7 @@ func (k *keeper) showInside(conn *net.UnixConn) error {
 	}
 	if r.Rooted {
 		if _, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil); err != nil {
-			return nil // as above
+			return nil // the caller is gone
 		}
 	}
 	over := make(chan struct{})
@@ -60,7 +58,7 @@ func (k *keeper) showInside(conn *net.UnixConn) error {
 		}
 		_ = conn.SetReadDeadline(time.Unix(1, 0))
 	})
-	_, _ = conn.Read(make([]byte, 1)) // its end
+	_, _ = conn.Read(make([]byte, 1)) // until the caller closes the connection
 	close(over)
 	return nil
 }
@@ -71,7 +69,7 @@ func (k *keeper) openInside() (int, error) {
 		return -1, fault.New(fault.Internal, "the monitor has no process of init")
 	}
 	root := "root"
-	if k.config.Tier == plan.TierGvisor { // the conductor's own root; only Coppice's files are in it
+	if k.config.Tier == plan.TierGvisor { // the conductor's own root, which contains only Coppice's files
 		root += initlink.WorldView
 	}
 	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -85,7 +83,7 @@ func (k *keeper) openInside() (int, error) {
 	return fd, nil
 }
 
-// sameMount reports whether fd is the mount that is seen at a path.
+// sameMount reports whether fd is the mount at a path.
 func sameMount(fd int, at string) (bool, error) {
 	var a, b unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID|unix.STATX_INO, &a); err != nil {

@@ -24,14 +24,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// javaStores are the stores of authorities that Java finds in a sandbox, as they are.
+// javaStores are the trust stores that Java finds in a sandbox, unchanged.
 type javaStores struct {
 	found []plan.JavaStore
-	left  []string // the names of those that nothing can be added to, quoted
-	more  string   // why there may be further ones; "" if all were found
+	left  []string // names of stores to which nothing can be added, quoted
+	more  string   // why there may be further stores; "" if all were found
 }
 
-// trust has the inside trust an authority, if there is one, Java by its stores.
+// trust makes the inside trust an authority, if there is one: Java through copies of its stores.
 func trust(g *plan.Guest, e *plan.Enforced, ca []byte, stores func() (javaStores, error)) error {
 	plan.Trust(g, e, ca)
 	if len(ca) == 0 {
@@ -44,8 +44,8 @@ func trust(g *plan.Guest, e *plan.Enforced, ca []byte, stores func() (javaStores
 	return java.trust(g, e)
 }
 
-// trust gives init copies of the stores with g's authority added. One that cannot be added to is
-// an item of e.
+// trust gives init copies of the stores with g's authority added. A store to which it cannot be added becomes an item
+// of e.
 func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 	ca, _ := pem.Decode(g.CA)
 	if ca == nil {
@@ -77,7 +77,7 @@ func (j javaStores) trust(g *plan.Guest, e *plan.Enforced) error {
 	return nil
 }
 
-// untrusted is the item of a sandbox whose Java does not trust the gate, or not everywhere.
+// untrusted is the item for a sandbox whose Java does not trust the gate, or does not trust it everywhere.
 func untrusted(why string) plan.Item {
 	return plan.Item{Name: "java", State: plan.Off,
 		Detail: "Java does not trust the gate " + why + "; import its certificate: keytool -importcert -cacerts -file " +
@@ -86,23 +86,23 @@ func untrusted(why string) plan.Item {
 
 // Bounds of the search in a root that the sandbox has written.
 const (
-	mostJava  = limit.JavaStores      // by their names
-	mostNames = limit.JavaNames       // that are opened to find them
-	mostBytes = limit.TrustStoreBytes // of all stores; as JSON, they fit into a message to init
+	mostJava  = limit.JavaStores      // stores, by their names
+	mostNames = limit.JavaNames       // names that are opened to find them
+	mostBytes = limit.TrustStoreBytes // bytes of all stores; as JSON, they fit into a message to init
 )
 
-// javaSearch looks for stores in a root. The keeper can read no more of it than init could,
-// since the ids of its mounts are shifted for both. The search ends where all.more is set.
+// javaSearch searches for stores in a root. The keeper can read no more of it than init could, since the ids of its
+// mounts are shifted for both. The search ends when all.more is set.
 type javaSearch struct {
 	files  rootspec.Files
 	all    javaStores
-	seen   map[string]bool // names at which there may be a store; patterns overlap
-	opened int             // names
-	stores int             // names of stores
-	size   int             // of all.found
+	seen   map[string]bool // names that were checked for a store; patterns overlap
+	opened int             // number of opened names
+	stores int             // number of names of stores
+	size   int             // size of all.found
 }
 
-// findJava returns the stores that there are, each once, however many names it has.
+// findJava returns the existing stores, each once, however many names it has.
 func findJava(ctx context.Context, files rootspec.Files) (javaStores, error) {
 	s := javaSearch{files: files, seen: map[string]bool{}}
 	for _, pattern := range plan.JavaStores {
@@ -113,7 +113,7 @@ func findJava(ctx context.Context, files rootspec.Files) (javaStores, error) {
 	return s.all, nil
 }
 
-// step counts a name that is to be opened. It reports false if the search ends before.
+// step counts a name that is about to be opened. It returns false if the search has ended.
 func (s *javaSearch) step(ctx context.Context) (bool, error) {
 	if err := ctx.Err(); err != nil || s.all.more != "" {
 		return false, err
@@ -145,8 +145,7 @@ func (s *javaSearch) expand(ctx context.Context, dir string, parts []string) err
 	return nil
 }
 
-// list returns the names in a directory, in order, and no more of them than one too many. An
-// error is the host's.
+// list returns the names in a directory, sorted, and at most one more than may be opened. An error concerns the host.
 func (s *javaSearch) list(ctx context.Context, dir string) ([]string, error) {
 	if ok, err := s.step(ctx); err != nil || !ok {
 		return nil, err
@@ -168,7 +167,7 @@ func (s *javaSearch) list(ctx context.Context, dir string) ([]string, error) {
 	return names, nil
 }
 
-// take adds the store at name, if there is one over which a file may be laid.
+// take adds the store at name, if there is one over which a file may be mounted.
 func (s *javaSearch) take(ctx context.Context, name string) error {
 	if s.seen[name] {
 		return nil

@@ -26,7 +26,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// rootOf makes a root of files, the names of which are absolute.
+// rootOf creates a root with files, whose names are absolute.
 func rootOf(t *testing.T, files map[string]string) (dir string, root rootspec.Files) {
 	t.Helper()
 	dir = t.TempDir()
@@ -50,7 +50,7 @@ func rootOf(t *testing.T, files map[string]string) (dir string, root rootspec.Fi
 	return dir, root
 }
 
-// storesIn returns the stores of a root as text: names, and what is in them.
+// storesIn returns the stores of a root as text: names and content.
 func storesIn(t *testing.T, root rootspec.Files) (found []string, all javaStores) {
 	t.Helper()
 	all, err := findJava(t.Context(), root)
@@ -108,7 +108,7 @@ func TestJavaStores_AreFoundInsideRootOnly(t *testing.T) {
 	}
 	defer unix.Close(watch)
 	for _, name := range []string{"/usr/local/decoy/lib/security/cacerts", "/opt/key"} {
-		decoy := dir + name // as the kernel has the path
+		decoy := dir + name // the path as the kernel reports it
 		if _, err := unix.InotifyAddWatch(watch, decoy, unix.IN_OPEN); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestJavaStores_AreFoundInsideRootOnly(t *testing.T) {
 		`["/opt/a/b/lib/security/cacerts"] image`,
 	}
 	if !reflect.DeepEqual(found, want) || len(all.left) > 0 || all.more != "" {
-		t.Errorf("found %q, and left %q, %q, want %q", found, all.left, all.more, want)
+		t.Errorf("found %q, left %q, more %q, want %q", found, all.left, all.more, want)
 	}
 	if n, _ := unix.Read(watch, make([]byte, 64<<10)); n > 0 {
 		t.Error("a decoy was opened")
@@ -138,7 +138,7 @@ func TestJavaStores_AreBounded(t *testing.T) {
 	_, root := rootOf(t, files)
 	found, all := storesIn(t, root)
 	if len(found) != mostJava || len(all.left) > 0 || all.more != "since the limit is 16" {
-		t.Errorf("%d stores were found, left are %q, %q", len(found), all.left, all.more)
+		t.Errorf("found %d stores, left %q, more %q", len(found), all.left, all.more)
 	}
 	half := strings.Repeat("x", limit.TrustStoreBytes/2)
 	_, root = rootOf(t, map[string]string{
@@ -151,8 +151,8 @@ func TestJavaStores_AreBounded(t *testing.T) {
 	}
 }
 
-// TestJavaStores_OpenFewNames has links in a root at each level of a pattern, so that there are
-// as many names as directories have, squared.
+// TestJavaStores_OpenFewNames creates links at each level of a pattern, so that the number of names is the square of
+// that in a directory.
 func TestJavaStores_OpenFewNames(t *testing.T) {
 	t.Parallel()
 	for what, to := range map[string]string{"one store": "/opt/one", "no store": "/nothing"} {
@@ -169,12 +169,12 @@ func TestJavaStores_OpenFewNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.all.more == "" || s.opened > mostNames || len(s.seen) > mostNames+1 {
-			t.Errorf("%s: %d names are opened, of %d, %q", what, s.opened, len(s.seen), s.all.more)
+			t.Errorf("%s: opened %d of %d names, %q", what, s.opened, len(s.seen), s.all.more)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := findJava(ctx, root); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: a search that is cancelled: %v", what, err)
+			t.Errorf("%s: cancelled search: %v", what, err)
 		}
 	}
 }
@@ -211,14 +211,15 @@ func TestTrustJava_ReportsUnsupportedStores(t *testing.T) {
 		t.Errorf("%+v, want %q", e.Items, want)
 	}
 
-	// Without inspection there is nothing to trust.
+	// Without inspection there is no authority to trust.
 	g, e = plan.Guest{}, plan.Enforced{}
 	if err := trust(&g, &e, nil, nil); err != nil || g.Java != nil || e.Items != nil {
 		t.Errorf("%+v %+v %v", g, e, err)
 	}
 }
 
-// A message to init has at most 16 MiB (package initlink), in tier gvisor too.
+// TestJavaStores_FitIntoAMessage exists because a message to init has at most 16 MiB (package initlink), in tier gvisor
+// too.
 func TestJavaStores_FitIntoAMessage(t *testing.T) {
 	t.Parallel()
 	g := plan.Guest{Java: []plan.JavaStore{{Content: bytes.Repeat([]byte{0xff}, mostBytes+mostJava*(4<<10))}}}
@@ -230,8 +231,8 @@ func TestJavaStores_FitIntoAMessage(t *testing.T) {
 	}
 }
 
-// TestRetrust_SupportsOlderInit covers the init of an older build, which refuses a message
-// with a field that it does not know.
+// TestRetrust_SupportsOlderInit covers an init from an older build, which refuses a message with a field that it does
+// not know.
 func TestRetrust_SupportsOlderInit(t *testing.T) {
 	t.Parallel()
 	for name, knows := range map[string]bool{"of this build": true, "older": false} {
@@ -270,7 +271,7 @@ func TestRetrust_SupportsOlderInit(t *testing.T) {
 		<-served
 		all := <-asked
 		if last := all[len(all)-1]; string(last.CA) != "the gate" || (len(last.Java) == 1) != knows {
-			t.Errorf("%s: it is asked %+v", name, all)
+			t.Errorf("%s: init received %+v", name, all)
 		}
 		if older := strings.Contains(e.Items[0].Detail, "of an older coppice"); len(e.Items) != 1 || older == knows {
 			t.Errorf("%s: %+v", name, e)

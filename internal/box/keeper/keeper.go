@@ -29,7 +29,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
-// keeper owns one box. Lock order: freezing, spawning, mu, an execution's own.
+// keeper owns one box. Lock order: freezing, spawning, mu, then the mu of an execution.
 type keeper struct {
 	config   plan.Config
 	enforced plan.Enforced
@@ -37,57 +37,56 @@ type keeper struct {
 	link     *initlink.Link
 	init     *child
 	helpers  helpers
-	exe      *os.File        // what init is executed from, during the start
-	inner    innerProgram    // what PID 1 is executed from in tier gvisor
-	hold     *os.File        // the root's mounts, so that the last of them goes with us
+	exe      *os.File        // the program of init, during the start
+	inner    innerProgram    // the program of PID 1 in tier gvisor
+	hold     *os.File        // the root's mounts, so that the last of them is unmounted when the keeper exits
 	owners   protocol.Owners // how stored ids appear in the root
-	proc     *os.File        // /proc/PID of init, which no later process of that number is
+	proc     *os.File        // /proc/PID of init; never refers to a later process with that pid
 	user     protocol.InsideUser
 	group    *cgroup.Group    // nil without one
-	shares   cgroup.Shares    // limits that version 1 keeps to
-	gate     *control.Process // nil but where Config.Gated
+	shares   cgroup.Shares    // limits that version 1 enforces
+	gate     *control.Process // nil unless Config.Gated
 	wire     [2]*os.File      // in tier gvisor: both ends of the gate's link
-	decoys   *decoys          // nil without any
+	decoys   *decoys          // nil if there are none
 	refused  *refused         // nil if refusals are not reported
 	listener *net.UnixListener
 
-	// How long init may take to be ready and to answer. Outside of tests: limit.StartSeconds,
-	// limit.UnansweredStopSeconds, limit.RekeySeconds, limit.InitAnswerSeconds and
-	// limit.SaveSeconds.
+	// Bounds on how long init may take to become ready and to answer. Outside of tests they are limit.StartSeconds,
+	// limit.UnansweredStopSeconds, limit.RekeySeconds, limit.InitAnswerSeconds and limit.SaveSeconds.
 	startPatience, stopPatience, rekeyPatience, answerPatience, savePatience time.Duration
 
 	freezing chan struct{} // one token: held from freeze to thaw
 	sealing  sync.Mutex
-	apart    *quarantine // guarded by sealing; nil but in a box that was resumed and is not released
+	apart    *quarantine // guarded by sealing; nil except in a resumed box that was not released yet
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box
 	iced     atomic.Bool   // init is frozen with its control group, or about to be
-	asking   sync.Mutex    // held from a question to init to its answer
+	asking   sync.Mutex    // held from a request to init to its answer
 	answers  chan initlink.Message
-	asked    atomic.Uint32 // the initlink.Kind of the question; 0: none
+	asked    atomic.Uint32 // the initlink.Kind of the pending request; 0 for none
 	misses   sync.Once     // reports the first message that init did not know
 	looks    looks
 	programs programRing
-	spawning sync.Mutex // held while a Spawn is put in order and sent
+	spawning sync.Mutex // held while a Spawn is queued and sent
 	spawns   atomic.Uint64
 	buffers  buffers      // for the output of commands
 	selves   atomic.Int64 // connections to the sandbox's own socket
 
 	mu       sync.Mutex
-	order    []*execution // guarded by mu; sent to init, not yet answered
+	order    []*execution // guarded by mu; commands that were sent to init and not yet answered
 	execs    map[string]*execution
 	byPID    map[int]*execution
 	conns    map[net.Conn]bool
-	busy     int                   // calls under way
-	ending   bool                  // no new exec
-	paused   *protocol.FrozenReply // the state of the box when it was paused; nil if it is not paused
-	why      string                // why it ends, if it is neither idle nor stopped by a caller
+	busy     int                   // calls in progress
+	ending   bool                  // no new exec is accepted
+	paused   *protocol.FrozenReply // state of the box when it was paused; nil if it is not paused
+	why      string                // reason of the end, unless the box was idle or stopped by a caller
 	idleFrom time.Time
 
-	served bool          // receive runs, or has
+	served bool          // receive runs or has run
 	over   chan struct{} // closed when init is gone and its last messages are handled
-	ended  chan struct{} // closed when everything inside is gone
-	stop   chan struct{} // closed when the keeper shall end
+	ended  chan struct{} // closed when all processes inside are gone
+	stop   chan struct{} // closed when the keeper must exit
 	once   sync.Once
 	calls  sync.WaitGroup
 	own    sync.WaitGroup // the keeper's own goroutines
@@ -98,7 +97,7 @@ func Main() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(protocol.Argv0), 0) // for ps
 	ready := os.NewFile(protocol.ReadyFD, "ready")
 	unix.CloseOnExec(protocol.ReadyFD)
-	unix.CloseOnExec(protocol.LockFD) // open, and so held, as long as we live
+	unix.CloseOnExec(protocol.LockFD) // held as long as it is open: until the keeper exits
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	k, err := newKeeper(ctx)
 	o := protocol.Outcome{Err: protocol.FailureOf(fault.OfHost(err))}
@@ -112,7 +111,7 @@ func Main() int {
 		}
 	}
 	stop()
-	ready.Close() // our parent may kill us now
+	ready.Close() // the parent may kill this process now
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 		return 1
@@ -159,7 +158,7 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 	return k, nil
 }
 
-// blankKeeper is a keeper of nothing yet.
+// blankKeeper returns a keeper without a box.
 func blankKeeper(c plan.Config) *keeper {
 	return &keeper{
 		config: c, started: time.Now(), idleFrom: time.Now(),
@@ -176,8 +175,8 @@ func listen(runDir string) (*net.UnixListener, error) {
 	return unixsock.Listen(runDir, protocol.SocketName, 0o600)
 }
 
-// serve runs until the box has been stopped, has been idle for long enough, or
-// its init is gone. Then everything has ended but this process.
+// serve runs until the box has been stopped, has been idle for long enough, or its init is gone. When it returns, this
+// process is the only one left.
 func (k *keeper) serve() {
 	k.served = true
 	k.own.Go(k.receive)
@@ -203,7 +202,7 @@ func (k *keeper) serve() {
 	case <-k.over:
 	}
 	k.end()
-	// Attached clients get the exit of their exec; one that does not read it is cut off.
+	// Attached clients get the exit of their exec. A client that does not read it is disconnected.
 	done := make(chan struct{})
 	go func() { k.calls.Wait(); close(done) }()
 	select {
@@ -220,8 +219,8 @@ func (k *keeper) serve() {
 	k.link.Close()
 }
 
-// end kills init, and with it everything inside, waits for it, and gives every running exec a result. It is
-// called once. In tier workspace the kernel does not kill init's children; the keeper does.
+// end kills init, and with it everything inside, waits for it, and gives every running exec a result. It is called
+// once. In tier workspace the keeper kills init's children, because the kernel does not.
 func (k *keeper) end() {
 	k.mu.Lock()
 	k.ending = true
@@ -240,14 +239,14 @@ func (k *keeper) end() {
 	if k.gate != nil {
 		k.gate.Close()
 	}
-	k.quit() // no caller waits for an answer now
+	k.quit() // no caller waits for an answer any longer
 	if k.link != nil {
 		k.link.Shutdown()
 	}
 	if k.served {
-		<-k.over // init may have reported starts and exits until its end
+		<-k.over // init may have reported starts and exits until it exited
 	}
-	// A client that stopped the box must find everything that it reported.
+	// A client that stopped the box must find all of its reports.
 	k.refused.close()
 	if err := k.savePrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper: store the record of programs:", err)
@@ -266,9 +265,9 @@ func (k *keeper) removeGroups() {
 	}
 }
 
-// endExecs gives every exec without a result one. Init may have been killed between starting a command and
-// reporting it. If the box was ended by what commands did, a command that may have started counts as started,
-// since its caller would otherwise retry what may be the reason. Else it counts as not started.
+// endExecs gives every exec without a result one. Init may have been killed between starting a command and reporting
+// it. If the box was ended because of what commands did, a command that may have started counts as started, since its
+// caller would otherwise retry the possible cause. Otherwise it counts as not started.
 func (k *keeper) endExecs() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -281,7 +280,7 @@ func (k *keeper) endExecs() {
 	for _, e := range k.execs {
 		e.out.drop()
 		x := killed
-		x.Denials = e.denials // receive has ended
+		x.Denials = e.denials // receive has returned
 		e.finish(x)
 	}
 	for _, e := range k.order {
@@ -290,10 +289,10 @@ func (k *keeper) endExecs() {
 	k.order = nil
 }
 
-// quit makes serve end.
+// quit makes serve return.
 func (k *keeper) quit() { k.once.Do(func() { close(k.stop) }) }
 
-// halt ends the box at once. why is reported to those that wait for a command.
+// halt ends the box at once. why is reported to the callers that wait for a command.
 func (k *keeper) halt(why string) {
 	k.mu.Lock()
 	k.ending = true
@@ -301,5 +300,5 @@ func (k *keeper) halt(why string) {
 		k.why = why
 	}
 	k.mu.Unlock()
-	k.quit() // serve kills init, and all that runs with it
+	k.quit() // serve kills init, and with it all processes
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLacking_DistinguishesLackFromFailure lists every errno that means the host lacks a
-// feature, without which a start continues, and errnos that are failures.
+// TestLacking_DistinguishesLackFromFailure lists every errno that means that the host lacks a feature, without which a
+// start continues, and some that are failures.
 func TestLacking_DistinguishesLackFromFailure(t *testing.T) {
 	t.Parallel()
 	failures := []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EIO, unix.ENOSPC,
@@ -28,16 +28,16 @@ func TestLacking_DistinguishesLackFromFailure(t *testing.T) {
 	} {
 		for _, e := range tt.missed {
 			if !tt.lacks(&os.PathError{Op: "write", Path: "x", Err: e}) {
-				t.Errorf("%s: %v does not say that the host lacks it", tt.name, e)
+				t.Errorf("%s: %v is not taken for a lack", tt.name, e)
 			}
 		}
 		for _, e := range append(tt.failed, failures...) {
 			if tt.lacks(fmt.Errorf("write: %w", e)) {
-				t.Errorf("%s: %v says that the host lacks it", tt.name, e)
+				t.Errorf("%s: %v is taken for a lack", tt.name, e)
 			}
 		}
 		if tt.lacks(nil) {
-			t.Errorf("%s: no error says that the host lacks it", tt.name)
+			t.Errorf("%s: no error is taken for a lack", tt.name)
 		}
 	}
 }

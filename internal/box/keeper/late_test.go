@@ -30,18 +30,18 @@ func TestStart_KillsInitThatIsNotReady(t *testing.T) {
 	cancel()
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) {
-		t.Errorf("init ended with %v, want a signal", err)
+		t.Errorf("init exited with %v, want a signal", err)
 	}
 	stop()
-	stop() // it may be called twice
+	stop() // may be called twice
 
 	late := blankKeeper(plan.Config{Tier: plan.TierWorkspace, RunDir: t.TempDir()})
 	late.startPatience = 0
 	if err := late.buildInTime(t.Context()); !fault.Is(err, fault.Timeout) || fault.HintOf(err) == "" {
-		t.Errorf("a start beyond its deadline: %v", err)
+		t.Errorf("start beyond its deadline: %v", err)
 	}
 	if late.init != nil {
-		t.Error("it left an init")
+		t.Error("the failed start left an init")
 	}
 }
 
@@ -85,6 +85,6 @@ func TestProtections_AreDroppedForKnownErrorsOnly(t *testing.T) {
 		t.Error("the error of another call drops shifted ids")
 	}
 	if !noIDMap(fmt.Errorf("home: %w", &idMapError{unix.EINVAL})) || !noCloneIntoCgroup(unix.ENOSYS) {
-		t.Error("a host without the calls has no sandboxes")
+		t.Error("the error of a missing call is not taken for a lack")
 	}
 }

@@ -18,15 +18,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// looks are the questions to init that may be answered in any order. The zero value
-// is ready.
+// looks are the requests to init that may be answered in any order. The zero value is ready to use.
 type looks struct {
 	mu   sync.Mutex
 	last uint64                           // guarded by mu
-	open map[uint64]chan initlink.Message // guarded by mu; each takes one answer
+	open map[uint64]chan initlink.Message // guarded by mu; each channel receives one answer
 }
 
-// begin registers a question; its answer is sent to the channel until end is called.
+// begin registers a request. Its answer is sent to the channel until end is called.
 func (s *looks) begin() (id uint64, answer chan initlink.Message, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,14 +40,14 @@ func (s *looks) begin() (id uint64, answer chan initlink.Message, end func()) {
 		delete(s.open, id)
 		s.mu.Unlock()
 		select {
-		case m := <-answer: // too late
+		case m := <-answer: // the answer came too late
 			m.Close()
 		default:
 		}
 	}
 }
 
-// answer passes an answer on. It drops one whose asker has given up.
+// answer passes an answer on. It drops the answer if the caller has given up.
 func (s *looks) answer(m initlink.Message) error {
 	var id struct {
 		ID uint64 `json:"id"`
@@ -66,8 +65,7 @@ func (s *looks) answer(m initlink.Message) error {
 	return err
 }
 
-// look asks init for something, and returns its answer and the descriptors sent with it, which the caller
-// closes.
+// look sends init a Look, and returns its answer and the descriptors that came with it, which the caller closes.
 func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 	if k.isPaused() != nil {
 		return s, nil, errPaused()
@@ -98,7 +96,7 @@ func (k *keeper) look(l initlink.Look) (s initlink.Seen, fds []int, err error) {
 	}
 }
 
-// list answers with what init sees, to which no descriptor belongs.
+// list returns init's answer to a Look that has no descriptor.
 func (k *keeper) list(l initlink.Look) (initlink.Seen, error) {
 	s, fds, err := k.look(l)
 	initlink.Message{FDs: fds}.Close()
@@ -115,7 +113,7 @@ func (k *keeper) signalProcess(pid int, start uint64, name string) error {
 	return err
 }
 
-// signalNumber finds a signal by name, "TERM" or "SIGTERM".
+// signalNumber returns a signal by name: "TERM" or "SIGTERM".
 func signalNumber(name string) (unix.Signal, error) {
 	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
 	if sig == 0 {
@@ -124,7 +122,7 @@ func signalNumber(name string) (unix.Signal, error) {
 	return sig, nil
 }
 
-// dial answers with a socket that is connected to a port, or about to be.
+// dial answers with a socket that is connected to a port, or connecting.
 func (k *keeper) dial(conn *net.UnixConn, port uint16) error {
 	s, fds, err := k.look(initlink.Look{What: initlink.LookDial, Port: port})
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// save writes a memory image where the caller of freeze says, and answers with the program
-// that is its init.
+// save writes a memory image to the directory that the caller of freeze specifies, and answers with the program of its
+// init.
 func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if k.config.Tier != plan.TierGvisor {
 		return fault.New(fault.Unsupported, "cannot save the memory of a sandbox of tier %s", k.config.Tier).

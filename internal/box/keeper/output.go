@@ -12,7 +12,7 @@ import (
 const (
 	// keepOutput is how many bytes of an exec's newest output are kept while no reader is attached.
 	keepOutput = 1 << 20
-	// keepSent is how many bytes are kept of what a reader was sent: they may have been lost on the way.
+	// keepSent is how many of the bytes that were sent to a reader are kept: they may have been lost in transit.
 	keepSent = 1 << 20
 	// window is how far a command may run ahead of an attached reader.
 	window = 512 << 10
@@ -20,8 +20,8 @@ const (
 	frameFull = 32 << 10
 )
 
-// buffers are of pumpSize, and are filled again and again: to make one for each read
-// keeps the garbage collector busier than all else.
+// buffers are of size pumpSize and reused. Allocating one for each read would dominate the work of the garbage
+// collector.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) get() []byte {
@@ -31,15 +31,15 @@ func (b *buffers) get() []byte {
 	return make([]byte, pumpSize)
 }
 
-// put takes back a buffer, or the beginning of one, that has no user.
+// put takes back an unused buffer, or the beginning of one.
 func (b *buffers) put(p []byte) { b.pool.Put((*[pumpSize]byte)(p[:pumpSize])) }
 
-// output is what a command wrote, from the first byte that is still kept to the last. Writers wait for
-// attached readers; without one they never wait, and the oldest bytes are dropped. Writers do not wait for
-// readers that only watch, which lose what they do not read in time.
+// output is the output of a command, from the first byte that is still kept to the last. Writers wait for attached
+// readers. Without a reader they never wait, and the oldest bytes are dropped. Writers do not wait for readers that
+// only watch; these lose what they do not read in time.
 type output struct {
-	shared  bool  // several readers may be attached; set before the first is
-	limit   int64 // of all bytes; 0: unlimited. Set before the first is added
+	shared  bool  // several readers may attach; set before the first one does
+	limit   int64 // of all bytes; 0 for none; set before the first byte is added
 	buffers *buffers
 
 	mu       sync.Mutex
@@ -47,21 +47,21 @@ type output struct {
 	chunks   []*chunk
 	start    int64 // offset of the first kept byte
 	end      int64
-	readers  map[*reader]bool         // attached
+	readers  map[*reader]bool         // attached readers
 	finished bool                     // later output is discarded
-	over     bool                     // there was more than limit
-	record   recording                // of the added bytes
+	over     bool                     // more than limit was written
+	record   recording                // recording of the added bytes
 	dropped  bool                     // awaitReaders no longer waits
 	taken    map[wire.FrameType]int64 // bytes added, by stream
 }
 
-// chunk is bytes of one stream. It is guarded by output.mu, except for the bytes in data: those change only
-// when no reader has the chunk.
+// chunk is bytes of one stream. It is guarded by output.mu, except for the bytes in data, which change only while no
+// reader has the chunk.
 type chunk struct {
 	t       wire.FrameType
 	data    []byte
-	readers int  // readers that have data and may be sending it
-	dropped bool // it is not in the output any more
+	readers int  // number of readers that have data and may be sending it
+	dropped bool // the chunk is no longer in the output
 }
 
 func newOutput(b *buffers) *output {
@@ -70,7 +70,7 @@ func newOutput(b *buffers) *output {
 	return o
 }
 
-// reuse takes back the buffer of a dropped chunk, once no reader has it either. o.mu is held.
+// reuse takes back the buffer of a dropped chunk once no reader has the chunk. o.mu is held.
 func (o *output) reuse(c *chunk) {
 	if !c.dropped || c.readers > 0 {
 		return
@@ -81,8 +81,8 @@ func (o *output) reuse(c *chunk) {
 	c.data = nil
 }
 
-// add appends a copy of p, or p itself if it is the beginning of one of the buffers and as large as a full
-// frame; kept then is true. It discards what exceeds the limit, and over is true.
+// add appends a copy of p, or p itself if p is the beginning of one of the buffers and as large as a full frame; kept
+// is then true. It discards the bytes beyond the limit; over is then true.
 func (o *output) add(t wire.FrameType, p []byte) (kept, over bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -126,7 +126,7 @@ func (o *output) add(t wire.FrameType, p []byte) (kept, over bool) {
 	return kept, o.over
 }
 
-// exceeded reports whether something was thrown away for the limit.
+// exceeded reports whether output was discarded because of the limit.
 func (o *output) exceeded() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -145,7 +145,7 @@ func (o *output) slowest() int64 {
 	return pos
 }
 
-// caughtUp reports whether a reader has had everything. o.mu is held.
+// caughtUp reports whether a reader has received everything. o.mu is held.
 func (o *output) caughtUp() bool {
 	for r := range o.readers {
 		if r.pos == o.end {
@@ -155,8 +155,8 @@ func (o *output) caughtUp() bool {
 	return false
 }
 
-// awaitReaders returns when no attached reader holds writers up, or the box is given up: what was written has
-// reached the readers.
+// awaitReaders returns when no attached reader delays writers, or drop was called: the output has then reached the
+// readers.
 func (o *output) awaitReaders() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -183,8 +183,7 @@ func (o *output) drop() {
 	o.changed.Broadcast()
 }
 
-// wait returns when stream t has been added up to offset, or nothing more is of
-// interest.
+// wait returns when stream t has been added up to offset, or the output is finished.
 func (o *output) wait(t wire.FrameType, offset int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -193,7 +192,7 @@ func (o *output) wait(t wire.FrameType, offset int64) {
 	}
 }
 
-// finish says that nothing more is of interest.
+// finish discards all later output.
 func (o *output) finish() {
 	o.mu.Lock()
 	o.finished = true
@@ -204,14 +203,13 @@ func (o *output) finish() {
 // reader is one attached reader.
 type reader struct {
 	o       *output
-	watches bool   // writers do not wait for it
+	watches bool   // writers do not wait for this reader
 	pos     int64  // guarded by o.mu: the next byte to send
-	has     *chunk // guarded by o.mu: what next returned; nil: nothing
+	has     *chunk // guarded by o.mu: the chunk that next returned; nil for none
 }
 
-// attach makes a reader that starts at offset; a negative one counts from the
-// end, and begins after a line's end where it can. Unless the output is shared,
-// the reader takes the place of any other.
+// attach adds a reader that starts at offset. A negative offset counts from the end, and starts after the end of a line
+// if possible. Unless the output is shared, the reader replaces any other.
 func (o *output) attach(offset int64, watches bool) *reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,8 +225,7 @@ func (o *output) attach(offset int64, watches bool) *reader {
 	return r
 }
 
-// tail returns the offset after the first end of a line at or after from. o.mu is
-// held.
+// tail returns the offset after the first end of a line at or after from. o.mu is held.
 func (o *output) tail(from int64) int64 {
 	if from <= o.start {
 		return o.start
@@ -263,7 +260,7 @@ func (r *reader) release() {
 	}
 }
 
-// detach takes the reader off, if it still is attached. next then gives nothing.
+// detach removes the reader if it is still attached. next then returns nothing.
 func (r *reader) detach() {
 	r.o.mu.Lock()
 	delete(r.o.readers, r)
@@ -271,9 +268,8 @@ func (r *reader) detach() {
 	r.o.changed.Broadcast()
 }
 
-// next waits for output, which is the caller's to read until the following next, or
-// close. lost is how many bytes before it were dropped. ok is false when the reader
-// was detached, or the output has ended. One goroutine calls it.
+// next waits for output. The caller may read p until it calls next or close again. lost is how many bytes before p were
+// dropped. ok is false if the reader was detached, or the output has ended. Only one goroutine may call it.
 func (r *reader) next() (t wire.FrameType, p []byte, lost int64, ok bool) {
 	o := r.o
 	o.mu.Lock()
@@ -306,14 +302,14 @@ func (r *reader) next() (t wire.FrameType, p []byte, lost int64, ok bool) {
 	return 0, nil, lost, false
 }
 
-// from is the offset of the next byte that next will give.
+// from returns the offset of the next byte that next returns.
 func (r *reader) from() int64 {
 	r.o.mu.Lock()
 	defer r.o.mu.Unlock()
 	return r.pos
 }
 
-// complete reports whether the reader has had everything.
+// complete reports whether the reader has received everything.
 func (r *reader) complete() bool {
 	r.o.mu.Lock()
 	defer r.o.mu.Unlock()

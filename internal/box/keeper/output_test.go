@@ -12,7 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// patterned fills p with what stands at an offset of the tests' output.
+// patterned fills p with the bytes of the tests' output at an offset.
 func patterned(p []byte, offset int64) {
 	for i := range p {
 		at := offset + int64(i)
@@ -20,7 +20,7 @@ func patterned(p []byte, offset int64) {
 	}
 }
 
-// printer adds to an output as pump does.
+// printer adds to an output like pump.
 type printer struct {
 	o   *output
 	buf []byte
@@ -38,8 +38,8 @@ func (w *printer) print(n int) {
 	}
 }
 
-// TestOutput_ReusesNoBufferInUse checks that a buffer is filled again only when no reader
-// sends from it any more, also when its content is too old to be kept.
+// TestOutput_ReusesNoBufferInUse checks that a buffer is reused only when no reader sends from it any more, even when
+// its content is too old to be kept.
 func TestOutput_ReusesNoBufferInUse(t *testing.T) {
 	t.Parallel()
 	o := newOutput(new(buffers))
@@ -50,25 +50,25 @@ func TestOutput_ReusesNoBufferInUse(t *testing.T) {
 	w.print(pumpSize)
 	_, p, _, ok := r.next()
 	if !ok {
-		t.Fatal("there is nothing")
+		t.Fatal("next returned nothing")
 	}
 	was := bytes.Clone(p)
 	for w.end < 3*keepOutput {
 		w.print(pumpSize)
 	}
 	if !bytes.Equal(p, was) {
-		t.Error("it changed under its reader")
+		t.Error("a buffer changed while its reader had it")
 	}
 	_, p, lost, _ := r.next()
 	want := make([]byte, len(p))
 	patterned(want, int64(len(was))+lost)
 	if lost == 0 || !bytes.Equal(p, want) {
-		t.Errorf("after it, %d bytes were lost, and the next are wrong", lost)
+		t.Errorf("the chunk after %d lost bytes is wrong", lost)
 	}
 }
 
-// TestOutput_ServesManyReaders lets readers come and go, some of them slow and some not waited for:
-// each gets the bytes that follow its position, and those that are waited for get all of them.
+// TestOutput_ServesManyReaders attaches and detaches readers, some of which are slow and some of which writers do not
+// wait for. Each gets the bytes that follow its position; those for which writers wait get all bytes.
 func TestOutput_ServesManyReaders(t *testing.T) {
 	t.Parallel()
 	o := newOutput(new(buffers))
@@ -97,11 +97,11 @@ func TestOutput_ServesManyReaders(t *testing.T) {
 				want := make([]byte, len(p))
 				patterned(want, pos)
 				if !bytes.Equal(p, want) {
-					t.Errorf("reader %d has other bytes at %d", i, pos)
+					t.Errorf("reader %d has wrong bytes at %d", i, pos)
 					return
 				}
 				pos += int64(len(p))
-				if dice.IntN(50) == 0 { // it goes, and comes back
+				if dice.IntN(50) == 0 { // the reader is replaced by one at the same position
 					next := o.attach(pos, watches)
 					r.close()
 					r = next

@@ -9,13 +9,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// forkAs calls fork on a thread whose effective user is uid, and which keeps all of our
-// capabilities: uid owns a user namespace that fork makes. The kernel counts the users of a
-// namespace against its owner too (create_user_ns, kernel/user_namespace.c), and a sandbox
-// with 65,536 users would use up root's inotify instances.
+// forkAs calls fork on a thread whose effective user is uid and which keeps all of the process's capabilities, so that
+// uid owns a user namespace that fork creates. The kernel also counts the users of a namespace against its owner
+// (create_user_ns, kernel/user_namespace.c): a sandbox with 65,536 users could exhaust root's inotify instances.
 func forkAs(uid uint32, fork func() (int, error)) (pid int, err error) {
 	thread.OnOwn(func() {
-		// Otherwise the thread would lose its capabilities with effective user 0 (capabilities(7)).
+		// Without it, the thread would lose its capabilities when its effective user changes from 0 (capabilities(7)).
 		if err = unix.Prctl(unix.PR_SET_SECUREBITS, secNoSetuidFixup, 0, 0, 0); err != nil {
 			err = fault.Wrap(err, "keep capabilities")
 			return

@@ -8,7 +8,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// isPaused returns the state of the box when it was paused; nil if it is not paused.
+// isPaused returns the state of the box when it was paused, or nil if it is not paused.
 func (k *keeper) isPaused() *protocol.FrozenReply {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,7 +70,7 @@ func (k *keeper) resume() error {
 	return k.goOn()
 }
 
-// errPaused returns the error for what a paused box cannot do.
+// errPaused returns the error for operations that a paused box refuses.
 func errPaused() error {
 	return fault.New(fault.Conflict, "the sandbox is paused").WithHint("resume it: coppice process resume NAME")
 }

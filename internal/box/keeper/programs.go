@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
-// Bounds of the program events that a keeper holds, and of one answer, which must fit into a frame when its
-// bytes are base64.
+// Bounds of the program events that a keeper holds, and of one answer, which must fit into a frame with its bytes as
+// base64.
 const (
 	maxProgramEvents = 32 << 10
 	maxProgramBytes  = 8 << 20
@@ -27,14 +27,14 @@ const (
 	maxAnswerEvents  = 1024
 )
 
-// programRing holds the newest events of programs. A client that does not fetch them in time learns how many
-// are gone; nothing inside waits for it. The zero value is ready.
+// programRing holds the newest events of programs. A client that does not fetch them in time learns how many were
+// dropped; no process inside waits for it. The zero value is ready to use.
 type programRing struct {
 	mu      sync.Mutex
-	events  []protocol.ProgramEvent // guarded by mu; by seq, which may leave some out
-	bytes   int                     // guarded by mu; of events
-	last    uint64                  // guarded by mu; the seq of the newest event, kept or not
-	kept    uint64                  // guarded by mu; a client has stored all up to it
+	events  []protocol.ProgramEvent // guarded by mu; by seq, with gaps
+	bytes   int                     // guarded by mu; size of events
+	last    uint64                  // guarded by mu; the seq of the newest event, held or not
+	kept    uint64                  // guarded by mu; the seq up to which a client has stored all events
 	changed chan struct{}           // guarded by mu; closed at the next event; nil if no call waits
 }
 
@@ -62,7 +62,7 @@ func (r *programRing) add(p initlink.Programs) {
 	}
 }
 
-// eventBytes is how much of an answer an event is, about.
+// eventBytes returns about how many bytes of an answer an event takes.
 func eventBytes(e initlink.ProgramEvent) int {
 	if e.Began == nil {
 		return 128
@@ -70,8 +70,8 @@ func eventBytes(e initlink.ProgramEvent) int {
 	return 256 + len(e.Began.Exe) + len(e.Began.Args) + len(e.Began.Dir) + len(e.Began.Exec)
 }
 
-// after returns the first events after a seq, as many as fit into an answer. Where there
-// are none, later is closed when there may be.
+// after returns the first events after a seq, as many as fit into an answer. If there are none, later is closed when
+// there may be some.
 func (r *programRing) after(seq, kept uint64) (p protocol.ProgramsReply, later <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,8 +98,7 @@ func (r *programRing) after(seq, kept uint64) (p protocol.ProgramsReply, later <
 	return p, nil
 }
 
-// programsAfter answers with events, as soon as there are some. The caller's end ends
-// it too.
+// programsAfter answers with events as soon as there are some. It also returns when the caller disconnects.
 func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (protocol.ProgramsReply, error) {
 	defer k.observe()()
 	p, later := k.programs.after(seq, kept)
@@ -119,7 +118,7 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	}
 	left := make(chan struct{})
 	k.calls.Go(func() {
-		_, _, _ = wire.ReadFrame(conn, nil) // only the end of the connection
+		_, _, _ = wire.ReadFrame(conn, nil) // returns when the connection ends
 		close(left)
 	})
 	select {
@@ -133,8 +132,8 @@ func (k *keeper) programsAfter(conn net.Conn, seq, kept uint64, now bool) (proto
 	}
 }
 
-// left returns the events that no client has stored, as far as the ring has them; ok is false if there was
-// never an event.
+// left returns the events that no client has stored, as far as the ring holds them. ok is false if there was never an
+// event.
 func (r *programRing) left() (p protocol.ProgramsReply, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

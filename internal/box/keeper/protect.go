@@ -20,14 +20,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// A start omits a protection for one reason only: the system call that sets it up answers
-// that the host does not have it. The call is made before any file of the sandbox is looked
-// up, so that nothing in the sandbox can influence its result. A protection that one start
-// of a home had is never omitted by a later one (plan.Finding).
+// A start omits a protection for one reason only: the system call that sets it up reports that the host lacks it. The
+// call is made before any file of the sandbox is looked up, so that nothing in the sandbox can influence its result. A
+// protection that one start of a home had is never omitted by a later start (plan.Finding).
 
-// noCloneIntoCgroup reports whether err may say that clone3(2) cannot start a process in a
-// control group here: the kernel or a seccomp filter does not have the call (ENOSYS, EPERM),
-// or not the flag (EINVAL, E2BIG).
+// noCloneIntoCgroup reports whether err may mean that clone3(2) cannot start a process in a control group here: the
+// kernel or a seccomp filter does not support the call (ENOSYS, EPERM) or the flag (EINVAL, E2BIG).
 func noCloneIntoCgroup(err error) bool {
 	return isOneOf(err, unix.ENOSYS, unix.EPERM, unix.EINVAL, unix.E2BIG)
 }
@@ -37,16 +35,15 @@ type idMapError struct{ error }
 
 func (e *idMapError) Unwrap() error { return e.error }
 
-// noIDMap reports whether err says that the kernel or the file system has no id-mapped
-// mounts (mount_setattr(2), ERRORS).
+// noIDMap reports whether err means that the kernel or the file system does not support id-mapped mounts
+// (mount_setattr(2), ERRORS).
 func noIDMap(err error) bool {
 	var e *idMapError
 	return errors.As(err, &e) && isOneOf(e, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS)
 }
 
-// noLandlock reports whether err, of landlock_create_ruleset(2), says that the kernel does
-// not have it (ENOSYS), does not use it (EOPNOTSUPP), or that a seccomp filter around us
-// does not know the call (EPERM).
+// noLandlock reports whether err, from landlock_create_ruleset(2), means that the kernel lacks Landlock (ENOSYS), has
+// disabled it (EOPNOTSUPP), or that a seccomp filter on this process does not know the call (EPERM).
 func noLandlock(err error) bool { return isOneOf(err, unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM) }
 
 func isOneOf(err error, all ...unix.Errno) bool {
@@ -58,13 +55,13 @@ func isOneOf(err error, all ...unix.Errno) bool {
 	return false
 }
 
-// startShifted starts init with the ids of facts or, if the host cannot shift them, with its own. It returns
-// its findings about the host.
+// startShifted starts init with the ids of facts or, if the host cannot shift them, with unshifted ids. It returns its
+// findings about the host.
 func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []plan.Finding, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	image := k.config.Image != "" // has its map of ids
+	image := k.config.Image != "" // an image determines its id map
 	var on []standing
 	if facts.Shift != 0 {
 		if on, err = standsOn(k.config.Spec); err != nil {
@@ -91,8 +88,8 @@ func (k *keeper) startShifted(ctx context.Context, facts *plan.Facts) (found []p
 	return found, k.startInit(*facts)
 }
 
-// knownLack returns the finding that one of the file systems that hold a root cannot shift
-// ids. A finding of another kernel does not count.
+// knownLack returns the finding that one of the file systems of a root cannot shift ids. A finding of another kernel
+// does not count.
 func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding, bool) {
 	for _, s := range on {
 		if f, ok := plan.FindingOf(known, plan.ShiftedIDs, s.fs); ok && f.Lacks != "" && f.Kernel == kernel {
@@ -102,7 +99,7 @@ func knownLack(on []standing, known []plan.Finding, kernel string) (plan.Finding
 	return plan.Finding{}, false
 }
 
-// errMissed returns the error for a start that lacks what the host has provided to the home before.
+// errMissed returns the error for a start that lacks a protection that the host has provided to the home before.
 func errMissed(missed []plan.Finding) error {
 	if len(missed) == 0 {
 		return nil
@@ -114,9 +111,8 @@ func errMissed(missed []plan.Finding) error {
 			"or use another home: COPPICE_HOME=DIR coppice create", needs)
 }
 
-// tryShift lays the id map of init's user namespace over a detached copy of one directory
-// of each file system that holds the root. It opens the directories themselves, which
-// the host names, and nothing in them.
+// tryShift sets the id map of init's user namespace on a detached copy of one directory of each file system of the
+// root. It opens the directories themselves, which the host names, and nothing in them.
 func (k *keeper) tryShift(on []standing, kernel string) (found []plan.Finding, err error) {
 	ns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/user")
 	if err != nil {
@@ -139,14 +135,14 @@ func (k *keeper) tryShift(on []standing, kernel string) (found []plan.Finding, e
 	return found, nil
 }
 
-// standing is a directory of a file system that a root is made of.
+// standing is a directory of a file system of which a root is made.
 type standing struct {
 	dir string
 	fs  string // the file system's type, such as ext4
 }
 
-// standsOn returns one directory of each file system that a root is made of. It skips missing
-// directories, which mountRoot reports.
+// standsOn returns one directory of each file system of which a root is made. It skips missing directories, which
+// mountRoot reports.
 func standsOn(s rootspec.Spec) (on []standing, err error) {
 	var dirs []string
 	if s.Bind != "" {
@@ -176,8 +172,8 @@ func standsOn(s rootspec.Spec) (on []standing, err error) {
 	return on, nil
 }
 
-// typeOfMount returns the file system type of a mount; "" if the mount is not listed, as
-// before Linux 5.8, where statx(2) reports no mount ID and there are no id-mapped mounts.
+// typeOfMount returns the file system type of a mount, or "" if the mount is not listed. That is so before Linux 5.8,
+// where statx(2) reports no mount ID and id-mapped mounts do not exist.
 func typeOfMount(mounted []*mountinfo.Info, id uint64) string {
 	for _, m := range mounted {
 		if uint64(m.ID) == id {
@@ -200,8 +196,8 @@ func shiftCopy(dir string, ns int) error {
 	return nil
 }
 
-// weaker refuses a strong box some of whose walls and limits are less than they should
-// be. Nothing of the sandbox has run in it yet.
+// weaker refuses a strong box if some of its protections and limits are weaker than they should be. No program of the
+// sandbox has run in it yet.
 func weaker(c plan.Config, e plan.Enforced) error {
 	lacks := e.Lacks()
 	if !c.Strong || len(lacks) == 0 {
@@ -216,8 +212,8 @@ func weaker(c plan.Config, e plan.Enforced) error {
 		WithHint("see how to enable them: coppice system probe; or create a sandbox without them, or without strong")
 }
 
-// without refuses a box that lacks a protection with which the sandbox has run before, or
-// which the host has given to the home before. Nothing of the sandbox has run in it yet.
+// without refuses a box that lacks a protection with which the sandbox has run before, or which the host has provided
+// to the home before. No program of the sandbox has run in it yet.
 func without(c plan.Config, e plan.Enforced) error {
 	lost := e.Lost(c.Require)
 	if len(lost) == 0 {

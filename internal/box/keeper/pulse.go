@@ -13,19 +13,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// pulse is the accumulated run time of the processes of a box. While none of them has run longer and no
-// command was started, no process has run: a new one is a child of one of them. Comparing costs one system
-// call for each process, and wakes no other process.
+// pulse is the accumulated run time of the processes of a box. If none of them has run longer and no command was
+// started, no process has run: a new process is a child of one of them. A comparison costs one system call per process,
+// and wakes no other process.
 type pulse struct {
 	spawns uint64
 	times  map[int]int64
 }
 
-// mostPulse is how many processes are looked at one by one.
+// mostPulse is how many processes are compared individually.
 const mostPulse = 64
 
-// pulse takes a pulse. It returns the zero pulse, which is equal to none, if that is impossible or processes
-// start or exit meanwhile.
+// pulse takes a pulse. If that is impossible, or if processes start or exit meanwhile, it returns the zero pulse, which
+// equals no other.
 func (k *keeper) pulse() pulse {
 	if !k.config.Confined() {
 		return pulse{}
@@ -58,16 +58,15 @@ func (k *keeper) still(p pulse) bool {
 	return true
 }
 
-// ranFor is the processor time of a process with all its threads, by the clock of
-// clock_getcpuclockid(3).
+// ranFor returns the processor time of a process with all its threads, from the clock of clock_getcpuclockid(3).
 func ranFor(pid int) (int64, bool) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(^int32(pid)<<3|2, &ts)
 	return ts.Nano(), err == nil
 }
 
-// commandsOf returns the processes that run the content of the box: those below init; in tier gvisor those
-// below gVisor's own, which are never idle.
+// commandsOf returns the processes that run the content of the box: those below init or, in tier gvisor, those below
+// gVisor's own processes, which are never idle.
 func (k *keeper) commandsOf(most int) (pids []int) {
 	if k.config.Tier != plan.TierGvisor {
 		return below(k.init.Pid, most)
@@ -78,8 +77,8 @@ func (k *keeper) commandsOf(most int) (pids []int) {
 	return pids
 }
 
-// below are the processes below one, in the order in which they are found; some may be
-// missing while others end. There are most, or a few more, of many.
+// below returns the processes below a process, in the order in which they are found. Some may be missing while others
+// exit. It returns about most of them if there are more.
 func below(pid, most int) []int {
 	pids := children(pid)
 	for i := 0; i < len(pids) && len(pids) <= most; i++ {
@@ -88,9 +87,8 @@ func below(pid, most int) []int {
 	return pids
 }
 
-// children are the processes that the threads of one have started
-// (proc_tid_children(5)). It does not list a thread's directory, for which the kernel
-// would make all of its sixty entries.
+// children returns the processes that the threads of a process have started (proc_tid_children(5)). It does not list a
+// thread's directory, for which the kernel would create all of its sixty entries.
 func children(pid int) (pids []int) {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, _ := os.ReadDir(tasks)

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// pumpSize is how many bytes of a command's output are read at once, and pipeSize what it may write
-	// meanwhile. Each read wakes four processes one after the other.
+	// pumpSize is how many bytes of a command's output are read at once, and pipeSize how many the command may write
+	// before they are read. Each read wakes four processes in turn.
 	pumpSize = 128 << 10
 	pipeSize = 256 << 10
 )
 
-// pipeEnds are both ends of a command's pipes: of stdout, stderr and, with a stdin, of that.
+// pipeEnds are both ends of a command's pipes: of stdout, stderr and, if there is one, stdin.
 type pipeEnds struct{ ours, theirs []int }
 
-// open makes the pipes. Those made before one that fails are in p.
+// open creates the pipes. If one fails, p holds the earlier ones.
 func (p *pipeEnds) open(stdin bool) error {
 	ends := 2
 	if stdin {
@@ -39,7 +39,7 @@ func (p *pipeEnds) open(stdin bool) error {
 		if i == 2 {
 			fds[0], fds[1] = fds[1], fds[0]
 		} else {
-			// The user may have used up their pipe buffers (pipe-user-pages-soft): the pipe is smaller then.
+			// If the user has exhausted their pipe buffers (pipe-user-pages-soft), the pipe stays smaller.
 			_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
 		}
 		p.ours, p.theirs = append(p.ours, fds[0]), append(p.theirs, fds[1])
@@ -48,7 +48,7 @@ func (p *pipeEnds) open(stdin bool) error {
 	return nil
 }
 
-// files gives our ends to files, which close them.
+// files wraps the keeper's ends in files, which close them.
 func (p *pipeEnds) files() (files []*os.File) {
 	for i, fd := range p.ours {
 		files = append(files, os.NewFile(uintptr(fd), [...]string{"stdout", "stderr", "stdin"}[i]))
@@ -62,8 +62,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// connect starts to read the output of a running command, from its terminal or its pipes, and returns its
-// input, nil without stdin.
+// connect starts to read the output of a running command, from its terminal or its pipes. It returns the command's
+// input, or nil without stdin.
 func (e *execution) connect(files []*os.File) (in *input) {
 	if e.master != nil {
 		in = newInput(e.master, true)
@@ -80,17 +80,16 @@ func (e *execution) connect(files []*os.File) (in *input) {
 	return in
 }
 
-// pipe is one stream of a command's output, at our end.
+// pipe is the keeper's end of one stream of a command's output.
 type pipe struct {
 	f *os.File
 	t wire.FrameType
 
-	mu   sync.Mutex // held while bytes leave the kernel
-	read int64      // how many did
+	mu   sync.Mutex // held while bytes are read from the kernel
+	read int64      // number of bytes that were read
 }
 
-// outstanding returns the offset in the stream of the last byte that has been
-// written to it so far.
+// outstanding returns the offset in the stream of the last byte that was written to it so far.
 func (p *pipe) outstanding() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +124,8 @@ func (p *pipe) take(raw syscall.RawConn, buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// pump reads f to its end. After the exit has been reported it discards what it reads, so that background
-// processes that hold the pipe live on.
+// pump reads f to its end. After the exit has been reported it discards what it reads, so that background processes
+// that hold the pipe are not killed by SIGPIPE.
 func (e *execution) pump(f *os.File, t wire.FrameType) {
 	p := &pipe{f: f, t: t}
 	e.pipes = append(e.pipes, p)
@@ -153,8 +152,8 @@ func (e *execution) pump(f *os.File, t wire.FrameType) {
 			if err == nil {
 				continue
 			}
-			// EIO says that no process has the terminal open at the moment. While the command lives it can be
-			// opened again; closing this end would hang it up.
+			// EIO means that no process has the terminal open at the moment. While the command runs it can be opened
+			// again; closing this end would hang it up.
 			if f != e.master || e.hungUp.Load() || e.over() {
 				return
 			}

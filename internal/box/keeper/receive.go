@@ -79,11 +79,11 @@ func (k *keeper) receive() {
 	}
 }
 
-// answered passes on what may be the answer to askWith, which takes the first. It drops a message that no
-// caller waits for, so that an init that answers unasked blocks nothing.
+// answered passes on a message that may be the answer to askWith, which takes the first one. It drops a message for
+// which no caller waits, so that an init that sends answers without a request blocks nothing.
 func (k *keeper) answered(m initlink.Message) {
 	select {
-	case k.answers <- m: // it has room for one
+	case k.answers <- m: // has room for one
 	default:
 		m.Close()
 	}

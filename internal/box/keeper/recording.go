@@ -9,16 +9,16 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// recordContext is how many bytes before the recorded end of a stream are recorded too: a secret that begins
-// in the middle can be redacted only with what precedes it.
+// recordContext is how many bytes before the recorded end of a stream are recorded too: a secret that the cut would
+// split can be redacted only together with the bytes before it.
 const recordContext = 128 << 10
 
-// recording keeps the beginning and the end of a command's output, for the audit log. It is only in memory,
-// because what reaches a disk is redacted first. The end of a stream is in the newest output, which is kept
-// anyway; bytes that the newest output drops are copied only while the recording has too little of the
-// stream. It is guarded by output.mu.
+// recording keeps the beginning and the end of a command's output, for the audit log. It is only in memory, because
+// output is redacted before it is written to a disk. The end of a stream is in the newest output, which is kept in any
+// case; bytes that the newest output drops are copied only while the recording has too little of the stream. It is
+// guarded by output.mu.
 type recording struct {
-	keep    int64 // of each stream, in bytes
+	keep    int64 // bytes of each stream
 	streams []*streamRecording
 }
 
@@ -27,12 +27,12 @@ type streamRecording struct {
 	t     wire.FrameType
 	total int64
 	head  []byte
-	left  int    // bytes that the newest output has of it
-	ring  []byte // those before, as many as are needed, the oldest of them at at
+	left  int    // bytes of the stream in the newest output
+	ring  []byte // the bytes before those, as many as are needed, starting at at
 	at    int
 }
 
-// tail is how much of the end of a stream is recorded, in bytes.
+// tail returns how many bytes of the end of a stream are recorded.
 func (r *recording) tail() int {
 	if r.keep <= 0 {
 		return 0
@@ -50,7 +50,7 @@ func (r *recording) of(t wire.FrameType) *streamRecording {
 	return r.streams[i]
 }
 
-// add records p, which is in the newest output now.
+// add records p, which the newest output now contains.
 func (r *recording) add(t wire.FrameType, p []byte) {
 	s := r.of(t)
 	s.total += int64(len(p))
@@ -59,7 +59,7 @@ func (r *recording) add(t wire.FrameType, p []byte) {
 	s.head = append(s.head, p[:n]...)
 }
 
-// drop records what the newest output is about to drop, if it is needed.
+// drop records the bytes that the newest output is about to drop, if they are needed.
 func (r *recording) drop(t wire.FrameType, p []byte) {
 	s := r.of(t)
 	if s.left -= len(p); s.left >= r.tail() {
@@ -69,7 +69,7 @@ func (r *recording) drop(t wire.FrameType, p []byte) {
 	s.turn(p, r.tail())
 }
 
-// turn puts p into the ring, which holds most bytes.
+// turn puts p into the ring, which holds at most most bytes.
 func (s *streamRecording) turn(p []byte, most int) {
 	if len(p) > most {
 		p = p[len(p)-most:]

@@ -13,8 +13,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestRecording_KeepsBeginningAndEnd checks that the recorded beginning and end are those of
-// the output, however it was split into writes, and that no byte is recorded twice.
+// TestRecording_KeepsBeginningAndEnd checks that the recorded beginning and end are those of the output, however it was
+// split into writes, and that no byte is recorded twice.
 func TestRecording_KeepsBeginningAndEnd(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -43,19 +43,19 @@ func TestRecording_KeepsBeginningAndEnd(t *testing.T) {
 		maps.DeleteFunc(wrote, func(_ wire.FrameType, p []byte) bool { return len(p) == 0 })
 		got = slices.DeleteFunc(got, func(r wire.Recorded) bool { return r.Total == 0 })
 		if len(got) != len(wrote) {
-			t.Fatalf("%d streams of %d", len(got), len(wrote))
+			t.Fatalf("recorded %d streams of %d", len(got), len(wrote))
 		}
 		for _, one := range got {
 			all := wrote[one.Stream]
 			if one.Total != int64(len(all)) || !bytes.HasPrefix(all, one.Head) || !bytes.HasSuffix(all, one.Tail) {
-				t.Fatalf("of %d bytes %d and %d, which are not theirs", len(all), len(one.Head), len(one.Tail))
+				t.Fatalf("of %d bytes, the recorded %d and %d are wrong", len(all), len(one.Head), len(one.Tail))
 			}
 			want := 0
 			if keep > 0 {
 				want = min(len(all), int(keep)+recordContext)
 			}
 			if n := len(one.Head) + len(one.Tail); n != want {
-				t.Fatalf("%d bytes of %d are recorded, not %d", n, len(all), want)
+				t.Fatalf("recorded %d bytes of %d, want %d", n, len(all), want)
 			}
 		}
 	})

@@ -16,20 +16,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// refused writes refused system calls to the journal. It runs in the goroutine of receive, except for tally,
-// so the refusals of a command are recorded before its exit.
+// refused writes refused system calls to the journal. It runs in the goroutine of receive, except for tally, so the
+// refusals of a command are recorded before its exit.
 type refused struct {
 	at    journal.Place
-	tally *refusals.Tally  // of all, as init refuses them
-	told  uint64           // of these
-	tell  *journal.Journal // nil until there is something to record
-	execs map[int]string   // commands by their processes, also of those that have ended
+	tally *refusals.Tally  // all refusals, counted by init
+	told  uint64           // number of those that were reported
+	tell  *journal.Journal // nil until the first record
+	execs map[int]string   // commands by their pids, including those that have exited
 }
 
 // maxRefusedExecs is how many commands are remembered.
 const maxRefusedExecs = 4096
 
-// watchRefused returns the descriptor by which init counts refusals; the caller closes it.
+// watchRefused returns the descriptor of the tally in which init counts refusals. The caller closes it.
 func (k *keeper) watchRefused() (fd int, err error) {
 	r := &refused{at: journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey}, execs: map[int]string{}}
 	if r.tally, fd, err = refusals.NewTally(); err != nil {
@@ -39,7 +39,7 @@ func (k *keeper) watchRefused() (fd int, err error) {
 	return fd, nil
 }
 
-// started notes a command; r may be nil.
+// started records a command. r may be nil.
 func (r *refused) started(pid int, exec string) {
 	if r == nil {
 		return
@@ -67,7 +67,7 @@ func (k *keeper) recordRefused(m initlink.Refused) {
 		switch {
 		case e != nil:
 			e.denials += c.Count
-		case c.Lives: // its number was a command's before
+		case c.Lives: // its pid belonged to a command before
 			ev.Exec = ""
 		}
 		r.append(ev, c.Count)
@@ -77,8 +77,8 @@ func (k *keeper) recordRefused(m initlink.Refused) {
 	}
 }
 
-// recordKilled records that the filter killed a command, as far as its wait status shows that. In tier gvisor
-// there is no filter.
+// recordKilled records that the filter killed a command, if the wait status shows it. In tier gvisor there is no
+// filter.
 func (k *keeper) recordKilled(e *execution, ws unix.WaitStatus) {
 	if k.refused == nil || k.config.Tier == plan.TierGvisor || !ws.Signaled() || ws.Signal() != unix.SIGSYS {
 		return
@@ -88,7 +88,7 @@ func (k *keeper) recordKilled(e *execution, ws unix.WaitStatus) {
 	k.refused.append(wire.NetEvent{PID: e.pid, Exec: e.id, Reason: wire.RefusedKilled}, 1)
 }
 
-// append records one event. If that fails, close counts it as missing.
+// append records one event. If that fails, close counts the event as missing.
 func (r *refused) append(ev wire.NetEvent, count int64) {
 	err := error(nil)
 	if r.tell == nil {
@@ -108,8 +108,8 @@ func (r *refused) append(ev wire.NetEvent, count int64) {
 	r.told += uint64(count)
 }
 
-// close records how many refusals init did not report or the journal did not take. Init is gone, and receive
-// has returned. r may be nil.
+// close records how many refusals init did not report or the journal did not store. Init is gone, and receive has
+// returned. r may be nil.
 func (r *refused) close() {
 	if r == nil {
 		return

@@ -14,9 +14,9 @@ import (
 
 // quarantine isolates a box that was resumed from a memory image: its gate has not started.
 type quarantine struct {
-	guest   plan.Guest // the configuration that init would have been sent
+	guest   plan.Guest // the configuration that init would have received
 	packets *os.File   // the gate's end of the link
-	java    javaStores // of the root that it has
+	java    javaStores // Java stores of the resumed root
 }
 
 func (q *quarantine) close() {
@@ -42,7 +42,7 @@ func (k *keeper) rekey(r protocol.Rekey) ([]initlink.RekeyStep, error) {
 	return k.rekeyInside(initlink.Rekey{Hostname: r.Hostname, Env: k.apart.guest.Env, Seed: r.Seed})
 }
 
-// rekeyInside has init do it.
+// rekeyInside makes init re-key the sandbox.
 func (k *keeper) rekeyInside(r initlink.Rekey) ([]initlink.RekeyStep, error) {
 	var done initlink.Rekeyed
 	if err := k.askWith(initlink.MsgRekey, r, &done); err != nil {
@@ -61,7 +61,7 @@ func (k *keeper) rekeyInside(r initlink.Rekey) ([]initlink.RekeyStep, error) {
 	return done.Steps, nil
 }
 
-// release opens the gate of a resumed box. A box that is open stays so.
+// release opens the gate of a resumed box. It does nothing if the gate is open.
 func (k *keeper) release() error {
 	k.sealing.Lock()
 	defer k.sealing.Unlock()
@@ -92,8 +92,8 @@ func (k *keeper) release() error {
 	return nil
 }
 
-// retrust has init of a resumed box put the authority of its gate where that of another one was.
-// An init of an older build does so in bundles alone.
+// retrust makes the init of a resumed box replace the authority of the previous gate by that of its own. An init from
+// an older build does so only in bundles.
 func (k *keeper) retrust(g plan.Guest, e *plan.Enforced) error {
 	r := initlink.Rekey{Env: g.Env, CA: g.CA, Java: g.Java}
 	_, err := k.rekeyInside(r)

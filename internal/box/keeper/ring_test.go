@@ -18,7 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/secretbox"
 )
 
-// A reader that reads to the end gets every event, or the number of those that are gone, in order.
+// TestProgramRing checks that a reader that reads to the end gets every event, or the number of those that were
+// dropped, in order.
 func TestProgramRing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -28,7 +29,7 @@ func TestProgramRing(t *testing.T) {
 			if rapid.Bool().Draw(t, "read") {
 				p, later := r.after(after, after)
 				if (later != nil) != (after == told) {
-					t.Fatalf("waits at %d of %d", after, told)
+					t.Fatalf("after waits at event %d of %d", after, told)
 				}
 				for _, e := range p.Events {
 					if e.Seq <= after {
@@ -58,13 +59,13 @@ func TestProgramRing(t *testing.T) {
 			read, gone, after = read+uint64(len(p.Events)), gone+p.Dropped, p.Next
 		}
 		if read+gone != told {
-			t.Fatalf("%d read, %d gone of %d", read, gone, told)
+			t.Fatalf("%d read and %d dropped of %d", read, gone, told)
 		}
 	})
 }
 
-// TestLeftPrograms_ReportDamage checks that records of programs that a monitor left and that
-// cannot be read are reported as damaged, not as missing.
+// TestLeftPrograms_ReportDamage checks that records of programs that a monitor left, and that cannot be read, are
+// reported as damaged and not as missing.
 func TestLeftPrograms_ReportDamage(t *testing.T) {
 	t.Parallel()
 	dir, key := t.TempDir(), bytes.Repeat([]byte{1}, secretbox.Size)
@@ -85,18 +86,18 @@ func TestLeftPrograms_ReportDamage(t *testing.T) {
 		t.Fatalf("%q, %v", whole, err)
 	}
 	if _, err := box.LeftPrograms(dir, bytes.Repeat([]byte{2}, secretbox.Size)); !fault.Is(err, fault.Corrupt) {
-		t.Errorf("by another key: %v", err)
+		t.Errorf("with another key: %v", err)
 	}
 	if err := os.WriteFile(name, whole[:len(whole)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := box.LeftPrograms(dir, key); !fault.Is(err, fault.Corrupt) {
-		t.Errorf("half of it: %v", err)
+		t.Errorf("truncated record: %v", err)
 	}
 	if err := box.ForgetPrograms(dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := box.LeftPrograms(dir, key); !fault.Is(err, fault.NotFound) {
-		t.Errorf("forgotten: %v", err)
+		t.Errorf("after ForgetPrograms: %v", err)
 	}
 }

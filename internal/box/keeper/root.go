@@ -18,7 +18,7 @@ import (
 )
 
 // mountRoot mounts the root, holds its mounts, restricts it to what the policy allows and starts to watch its
-// decoys.
+// honeytokens.
 func (b *building) mountRoot(context.Context) error {
 	if b.root == "" {
 		return nil
@@ -61,12 +61,11 @@ func (b *building) mountRoot(context.Context) error {
 	return k.watchDecoys(sources.Decoys())
 }
 
-// holdRoot gives the keeper its own mount of the root, which lasts as long as the keeper.
+// holdRoot gives the keeper its own mount of the root, which exists until the keeper exits.
 //
-// overlayfs flushes the whole file system below it when its last mount goes (ovl_sync_fs,
-// fs/overlayfs/super.c). With a mount in the keeper that happens during its exit, and a caller that stops the
-// box need not wait for it. Read-only parts of the inside are not read-only here: the sandbox's owner owns
-// its history.
+// overlayfs flushes the whole file system below it when its last mount is removed (ovl_sync_fs, fs/overlayfs/super.c).
+// With a mount in the keeper that happens during the keeper's exit, and a caller that stops the box need not wait for
+// it. Parts that are read-only inside are not read-only here: the sandbox's owner owns its history.
 func (b *building) holdRoot() error {
 	hold, err := copyMounts(b.root)
 	if err != nil {
@@ -80,7 +79,7 @@ func (b *building) holdRoot() error {
 	return nil
 }
 
-// readRoot takes the root along for init, and reads the users and groups that it has.
+// readRoot copies the root's mounts for init, and reads the users and groups of the root.
 func (b *building) readRoot(ctx context.Context) error {
 	if b.root == "" {
 		return nil
@@ -119,9 +118,8 @@ func copyMounts(at string) (fd int, err error) {
 	return unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 }
 
-// mountWithPoints mounts the root. Where its overlay lacks the mount points that init
-// needs, a directory that has them becomes its bottom layer, so that nothing
-// about them gets into the history.
+// mountWithPoints mounts the root. If its overlay lacks mount points that init needs, a directory that contains them
+// becomes its lowest layer, so that they are not recorded in the history.
 func mountWithPoints(c plan.Config, root string, opts rootspec.Options) error {
 	if err := rootspec.Mount(c.Spec, root, opts); err != nil {
 		return err
@@ -157,10 +155,10 @@ func mountWithPoints(c plan.Config, root string, opts rootspec.Options) error {
 	return rootspec.Mount(c.Spec, root, opts)
 }
 
-// mostIDs is the size up to which the sandbox's /etc/passwd and /etc/group are read.
+// mostIDs is the largest size of the sandbox's /etc/passwd and /etc/group that is read.
 const mostIDs = 4 << 20
 
-// readFile reads a regular file of the sandbox; nil if there is none that may be read.
+// readFile reads a regular file of the sandbox. It returns nil if there is none that may be read.
 func readFile(ctx context.Context, files rootspec.Files, name string) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

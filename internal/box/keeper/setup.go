@@ -18,7 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// decide makes init's plan, and takes hold of init.
+// decide makes init's plan, and opens init's directory in /proc.
 func (b *building) decide(context.Context) (err error) {
 	k := b.k
 	own := b.config.Tier == plan.TierGvisor // the sandbox has its own kernel
@@ -49,8 +49,7 @@ func (b *building) decide(context.Context) (err error) {
 	return nil
 }
 
-// sendSetUp sends init its plan, with the descriptors that init could not open itself, and closes those that
-// init then has.
+// sendSetUp sends init its plan, with the descriptors that init could not open itself, and closes the keeper's copies.
 func (b *building) sendSetUp(context.Context) error {
 	k := b.k
 	if err := b.openInputs(); err != nil {
@@ -59,11 +58,11 @@ func (b *building) sendSetUp(context.Context) error {
 	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
 		return fault.Wrap(err, "send init its plan")
 	}
-	// While init works: letting go of mounts is slow (it waits for RCU).
+	// While init works: closing mounts is slow (it waits for RCU).
 	k.exe.Close()
 	k.exe = nil
 	if b.root != "" {
-		// Init's copy alone lives on, and ends with it.
+		// Only init's copy remains, until init exits.
 		if err := unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fault.Wrap(err, "release the root")
 		}
@@ -72,7 +71,7 @@ func (b *building) sendSetUp(context.Context) error {
 	return nil
 }
 
-// openInputs opens what init gets in addition to its program and the root.
+// openInputs opens the descriptors that init gets in addition to its program and the root.
 func (b *building) openInputs() error {
 	k := b.k
 	shared, err := openShared(b.config.Shared, b.facts, k.init)
@@ -107,8 +106,8 @@ func (b *building) openInputs() error {
 	return nil
 }
 
-// awaitReady waits until init has carried out its plan, adopts the running commands of a box that is resumed
-// from memory, and sets what is enforced.
+// awaitReady waits until init has carried out its plan, adopts the running commands of a box that is resumed from
+// memory, and sets k.enforced.
 func (b *building) awaitReady(ctx context.Context) error {
 	k := b.k
 	var r initlink.Ready
@@ -153,9 +152,9 @@ func (b *building) awaitReady(ctx context.Context) error {
 // mostAdopted bounds the messages of a resumed sandbox about its commands, in bytes.
 const mostAdopted = 16 << 20
 
-// enforcedBy returns what is enforced: the plan, except for what init reports as weaker. In a sandbox that is
-// resumed from memory the user's programs already run and may answer for init: they cannot make anything look
-// stronger, and they have no say in what the home remembers of the host.
+// enforcedBy returns what is enforced: the plan, except for items that init reports as weaker. In a sandbox that is
+// resumed from memory the user's programs already run and may answer in place of init: they cannot make any item look
+// stronger, and they have no influence on what the home records about the host.
 func (b *building) enforcedBy(r initlink.Ready) plan.Enforced {
 	e := b.enforced
 	for _, w := range r.Weak {
@@ -173,8 +172,8 @@ func (b *building) enforcedBy(r initlink.Ready) plan.Enforced {
 	return e
 }
 
-// openSelf opens the directory that is mounted inside. Init cannot open it: it has no permissions on the
-// host.
+// openSelf opens the directory of the sandbox's own socket, which is mounted inside. Init cannot open it: it has no
+// permissions on the host.
 func openSelf(runDir string) (int, error) {
 	dir := filepath.Join(runDir, plan.SelfDir)
 	const how = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW

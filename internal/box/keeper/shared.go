@@ -15,10 +15,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// openShared opens the directories of the host that are mounted inside, as detached read-only mounts, with
-// ids shifted as those of the root are. Init cannot open them: it has no permissions on the host. No symbolic
-// link on the way is followed, because its target may have changed since it was checked. The caller closes
-// the result.
+// openShared opens the directories of the host that are mounted inside, as detached read-only mounts with ids shifted
+// like those of the root. Init cannot open them: it has no permissions on the host. No symbolic link in a path is
+// followed, because its target may have changed since it was checked. The caller closes the result.
 func openShared(dirs []string, facts plan.Facts, init *child) (fds rootspec.Descriptors, err error) {
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,

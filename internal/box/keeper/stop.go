@@ -11,8 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// stopAll ends the box: its processes have grace from SIGTERM on, and are all gone when it
-// returns.
+// stopAll ends the box. Its processes have grace from SIGTERM on, and are all gone when it returns.
 func (k *keeper) stopAll(grace time.Duration) error {
 	k.mu.Lock()
 	k.ending = true
@@ -30,7 +29,7 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	defer late.Stop()
 	if err := k.resume(); err != nil { // a paused process handles no signal
 		k.endNow()
-		return nil // it has ended all the same
+		return nil // the box has ended all the same
 	}
 	if n, err := k.count(); err != nil || n == 0 {
 		k.endNow()
@@ -38,7 +37,7 @@ func (k *keeper) stopAll(grace time.Duration) error {
 	}
 	k.mu.Lock()
 	for _, e := range k.execs {
-		if e.tty && e.pid != 0 { // interactive shells do not heed SIGTERM
+		if e.tty && e.pid != 0 { // interactive shells ignore SIGTERM
 			_ = k.link.Send(initlink.MsgKill, initlink.Kill{PID: e.pid, Signal: int(unix.SIGHUP), Whom: initlink.KillGroup})
 		}
 	}
@@ -73,7 +72,7 @@ func (k *keeper) beingStopped() bool {
 	}
 }
 
-// endNow makes everything exit before stop answers its caller.
+// endNow kills all processes before stop answers its caller.
 func (k *keeper) endNow() {
 	_ = k.init.Kill()
 	<-k.ended

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HideFile mounts /dev/null, which must exist, over a file beneath proc, a procfs. A file that
-// does not exist is not an error.
+// HideFile mounts /dev/null, which must exist, over a file below proc, a procfs. A file that does not exist is not an
+// error.
 func HideFile(proc int, name string) error {
 	at, err := OpenPoint(proc, name, 0)
 	if errors.Is(err, unix.ENOENT) {
-		// The file is opened before the mount is made, since closing a mount that was never
-		// attached is slow (it waits for RCU).
+		// The file is opened before the mount is created, since closing a mount that was never attached is slow (it
+		// waits for RCU).
 		return nil
 	}
 	if err != nil {
@@ -29,8 +29,7 @@ func HideFile(proc int, name string) error {
 	return AttachOver(null, at)
 }
 
-// HideDir mounts an empty directory over a directory beneath dir. A directory that does not exist
-// is not an error.
+// HideDir mounts an empty directory over a directory below dir. A directory that does not exist is not an error.
 func HideDir(dir int, name string) error {
 	at, err := OpenPoint(dir, name, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) {
@@ -48,8 +47,7 @@ func HideDir(dir int, name string) error {
 	return AttachOver(empty, at)
 }
 
-// MakeReadOnly mounts a file or directory beneath dir over itself, read-only. One that does not
-// exist is not an error.
+// MakeReadOnly mounts a file or directory below dir over itself, read-only. One that does not exist is not an error.
 func MakeReadOnly(dir int, name string) error {
 	at, err := OpenPoint(dir, name, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -13,12 +13,12 @@ import (
 // HostCPU is the part of the host's /sys that a sandbox sees, without the leading slash.
 const HostCPU = "sys/devices/system/cpu"
 
-// Host are detached mounts of the parts of the host that a sandbox gets. They are made
-// while the host's root is attached, and attached to the sandbox's root after it is detached.
+// Host contains detached mounts of the parts of the host that a sandbox gets. They are cloned while the host's root is
+// attached, and attached to the sandbox's root after the host's is detached.
 type Host struct {
 	Proc      int  // a procfs
-	OuterProc bool // proc is the host's own
-	CPU       int  // hostCPU; -1 if the host has none, or without outer
+	OuterProc bool // Proc is the host's own
+	CPU       int  // HostCPU; -1 if the host has none, or without outer
 	devices   []hostDevice
 }
 
@@ -28,11 +28,10 @@ type hostDevice struct {
 	fd   int
 }
 
-// TakeHost makes the mount namespace private and clones the parts of the host that are
-// needed. The caller closes the result. A new procfs is mounted here too, since the kernel allows one only
-// while another that is fully visible is mounted (mount_namespaces(7)). If parts of the
-// host's are masked, as in a container, outer takes the host's instead; without outer the
-// error is EPERM.
+// TakeHost makes the mount namespace private and clones the parts of the host that are needed. The caller closes the
+// result. It also mounts a new procfs, which the kernel allows only while another one that is fully visible is mounted
+// (mount_namespaces(7)). If parts of the host's procfs are masked, as in a container, outer takes the host's instead;
+// without outer the error is EPERM.
 func TakeHost(devices []string, outer bool) (h *Host, err error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fault.Wrap(err, "make the mounts private")
@@ -98,7 +97,7 @@ func (h *Host) Close() {
 	}
 }
 
-// CheckProc checks that a descriptor is of a procfs. Init relies on what it reads there.
+// CheckProc checks that a descriptor refers to a procfs. Init relies on what it reads there.
 func CheckProc(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {

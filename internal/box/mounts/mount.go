@@ -13,7 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// PlainAttr are the attributes of mounts without programs.
+// PlainAttr are the attributes of mounts without programs and devices.
 const PlainAttr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
 // New returns a detached mount of a new file system. An option is "name" or "name=value".
@@ -43,8 +43,8 @@ func New(kind string, attr int, options ...string) (int, error) {
 	return fd, nil
 }
 
-// Clone returns a detached mount of a file or directory beneath dir, or of dir itself if name
-// is "", with the attributes set.
+// Clone returns a detached mount of a file or directory below dir, or of dir itself if name is "", with the attributes
+// set.
 func Clone(dir int, name string, set uint64) (int, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if name == "" {
@@ -61,20 +61,20 @@ func Clone(dir int, name string, set uint64) (int, error) {
 	return fd, nil
 }
 
-// OpenPoint opens a file or directory beneath dir as a mount point. A link, as the name or on the
-// way to it, is ELOOP.
+// OpenPoint opens a file or directory below dir as a mount point. A link in the path, including the last component, is
+// ELOOP.
 func OpenPoint(dir int, name string, flags int) (int, error) {
 	return dirfd.Open(dir, name, flags|unix.O_PATH|unix.O_NOFOLLOW, dirfd.Beneath)
 }
 
-// AttachOver attaches a detached mount over the file or directory that at is open on.
+// AttachOver attaches a detached mount over the file or directory to which at refers.
 func AttachOver(mount, at int) error {
 	return unix.MoveMount(mount, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// Attach attaches a detached mount to a directory beneath dir, and makes the last name if it
-// is missing. The directory belongs to the sandbox's root, so attach refuses a link, which
-// would redirect the mount, and anything else that is not a directory.
+// Attach attaches a detached mount to a directory below dir, and creates the last component if it is missing. The
+// directory belongs to the sandbox's root, so Attach refuses a link, which would redirect the mount, and anything else
+// that is not a directory.
 func Attach(mount, dir int, name string) error {
 	at, err := OpenPoint(dir, name, unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOENT) {
@@ -90,7 +90,7 @@ func Attach(mount, dir int, name string) error {
 	return fault.Wrap(AttachOver(mount, at), "mount at %s", name)
 }
 
-// PointFault returns the error of a mount point beneath the sandbox's root that cannot be opened.
+// PointFault returns the error for a mount point below the sandbox's root that cannot be opened.
 func PointFault(name string, err error) error {
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return fault.New(fault.Invalid, "mount point /%s of the sandbox is not a directory", name).Because(err).
@@ -99,8 +99,8 @@ func PointFault(name string, err error) error {
 	return fault.Wrap(err, "open mount point /%s", name)
 }
 
-// NewAt mounts a new file system at a directory beneath dir, as attach does, and returns
-// a descriptor of its root, which the caller closes.
+// NewAt mounts a new file system at a directory below dir, as Attach does, and returns a descriptor of its root, which
+// the caller closes.
 func NewAt(dir int, name, kind string, attr int, options ...string) (int, error) {
 	fd, err := New(kind, attr, options...)
 	if err != nil {

@@ -21,33 +21,31 @@ type caller struct {
 	id  uint64
 	tid int
 
-	nr   int32 // of the call
+	nr   int32 // the system call number
 	args [6]uint64
 }
 
-// place is a path argument: a directory descriptor and an address, both the
-// caller's.
+// place is a path argument: a directory descriptor and an address, both of the caller.
 type place struct {
 	dir  int32
 	addr uint64
 }
 
-// errGone says that the caller does not wait any more.
+// errGone means that the caller no longer waits.
 var errGone = errors.New("the calling process has exited")
 
 const pageSize = 4096
 
-// read copies len(b) bytes at addr of the caller's memory; fewer where the
-// memory ends earlier. EFAULT: nothing can be read there.
+// read copies len(b) bytes at addr of the caller's memory, or fewer if the memory ends earlier. EFAULT means that
+// nothing can be read there.
 func (c caller) read(addr uint64, b []byte) (int, error) {
 	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
 	return unix.ProcessVMReadv(c.tid, local, remote, 0)
 }
 
-// str copies the C string at addr, which may have max bytes without its NUL;
-// ENAMETOOLONG when it has more. It reads no further than the page on which the
-// string ends.
+// str copies the C string at addr, of at most max bytes without its NUL; a longer one is ENAMETOOLONG. It reads no
+// further than the page on which the string ends.
 func (c caller) str(addr uint64, max int) (string, error) {
 	var first [256]byte
 	buf := first[:0]
@@ -79,8 +77,8 @@ func (c caller) str(addr uint64, max int) (string, error) {
 // path copies the path of p.
 func (c caller) path(p place) (string, error) { return c.str(p.addr, unix.PathMax-1) }
 
-// start opens the directory that a path starts at: the caller's root for an absolute one, else the working
-// directory or the one that a descriptor refers to.
+// start opens the directory at which a path starts: the caller's root for an absolute path, otherwise the working
+// directory or the one to which a descriptor refers.
 func (c caller) start(dir int32, name string) (int, error) {
 	what := "cwd"
 	switch {
@@ -98,9 +96,9 @@ func (c caller) start(dir int32, name string) (int, error) {
 	return fd, err
 }
 
-// open opens name as the caller would resolve it, with O_PATH and flags: relative to dir, within the caller's
-// root. It does not follow magic links (ELOOP), except that the caller may name its own descriptors below
-// /proc/self/fd and /dev/fd.
+// open opens name with O_PATH and flags as the caller would resolve it: relative to dir, within the caller's root. It
+// does not follow magic links (ELOOP), except that the caller may name its own descriptors below /proc/self/fd and
+// /dev/fd.
 func (c caller) open(dir int32, name string, flags int) (int, error) {
 	if name == "" {
 		return -1, unix.ENOENT
@@ -124,8 +122,8 @@ func (c caller) open(dir int32, name string, flags int) (int, error) {
 	if !chrooted {
 		return dirfd.Open(start, name, flags, unix.RESOLVE_NO_MAGICLINKS)
 	}
-	// A relative path in another root: as long as it stays below its start, roots do not matter; otherwise it
-	// is resolved as an absolute one.
+	// A relative path of a caller with another root: while it stays below its start, roots do not matter. Otherwise it
+	// is resolved as an absolute path.
 	fd, err := dirfd.Open(start, name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
 	if !errors.Is(err, unix.EXDEV) {
 		return fd, err
@@ -140,7 +138,7 @@ func (c caller) open(dir int32, name string, flags int) (int, error) {
 	}
 	rel, below := strings.CutPrefix(at, strings.TrimSuffix(root, "/"))
 	if !below || (rel != "" && rel[0] != '/') {
-		return -1, unix.EXDEV // a directory outside its root
+		return -1, unix.EXDEV // the directory is outside the caller's root
 	}
 	rootFD, err := c.start(fdCwd, "/")
 	if err != nil {
@@ -150,7 +148,7 @@ func (c caller) open(dir int32, name string, flags int) (int, error) {
 	return dirfd.Open(rootFD, rel+"/"+name, flags, dirfd.InRoot)
 }
 
-// openFD opens what the caller's descriptor fd refers to, as O_PATH.
+// openFD opens the file to which the caller's descriptor fd refers, with O_PATH.
 func (c caller) openFD(fd int32) (int, error) {
 	if fd < 0 {
 		return -1, unix.EBADF
@@ -162,8 +160,8 @@ func (c caller) openFD(fd int32) (int, error) {
 	return got, err
 }
 
-// openParent opens the directory that holds name, and gives name's last element,
-// which is "" when it is not one that can be made, removed or renamed.
+// openParent opens the directory that contains name, and returns the last element of name, or "" if no such element can
+// be created, removed or renamed.
 func (c caller) openParent(dir int32, name string) (int, string, error) {
 	trimmed := strings.TrimRight(name, "/")
 	if trimmed == "" {
@@ -180,7 +178,7 @@ func (c caller) openParent(dir int32, name string) (int, string, error) {
 	return fd, base, err
 }
 
-// opener and openerFD say how an operation's target is opened.
+// opener and openerFD return a function that opens the target of an operation.
 func (c caller) opener(p place, follow bool) func() (int, error) {
 	return func() (int, error) {
 		name, err := c.path(p)
@@ -199,7 +197,7 @@ func (c caller) openerFD(fd int32) func() (int, error) {
 	return func() (int, error) { return c.openFD(fd) }
 }
 
-// chrooted reports whether the caller has another root than this process.
+// chrooted reports whether the caller's root differs from that of this process.
 func (c caller) chrooted() (bool, error) {
 	var theirs, ours unix.Stat_t
 	if err := unix.Stat(procPath(c.tid, "root/"), &theirs); err != nil {
@@ -211,7 +209,7 @@ func (c caller) chrooted() (bool, error) {
 	return theirs.Dev != ours.Dev || theirs.Ino != ours.Ino, nil
 }
 
-// ownProcess replaces /proc/self, which would mean us, by the caller's own.
+// ownProcess replaces /proc/self, which would be this process, by the caller's own directory.
 func (c caller) ownProcess(name string) string {
 	for _, p := range [...]string{"/proc/self", "/proc/thread-self"} {
 		if rest, ok := strings.CutPrefix(name, p); ok && (rest == "" || rest[0] == '/') {
@@ -221,8 +219,7 @@ func (c caller) ownProcess(name string) string {
 	return name
 }
 
-// ownDescriptor reports whether name is one of the usual names of the caller's
-// own descriptors.
+// ownDescriptor reports whether name is one of the usual names of the caller's own descriptors.
 func ownDescriptor(name string) (int32, bool) {
 	for i, std := range [...]string{"/dev/stdin", "/dev/stdout", "/dev/stderr"} {
 		if name == std {
@@ -247,6 +244,6 @@ func openat(dir int, name string, flags int) (int, error) {
 	}
 }
 
-// byFD returns a path to what an O_PATH descriptor refers to, for calls that do not take a descriptor; a
-// symbolic link is not followed further.
+// byFD returns a path of the file to which an O_PATH descriptor refers, for calls that do not take a descriptor. If
+// that file is a symbolic link, it is not followed.
 func byFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

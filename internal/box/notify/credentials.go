@@ -12,15 +12,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/thread"
 )
 
-// credentials are those that the kernel judges a caller's file accesses by.
+// credentials are those by which the kernel checks a caller's file accesses.
 type credentials struct {
 	fsuid, fsgid uint32
 	groups       []uint32
-	caps         uint64 // effective
+	caps         uint64 // effective capabilities
 }
 
-// credentials reads the caller's from /proc/TID/status (proc_pid_status(5): the
-// last of the four ids is the file system's).
+// credentials reads the caller's credentials from /proc/TID/status (proc_pid_status(5): the last of the four ids is
+// that for the file system).
 func (c caller) credentials() (credentials, error) {
 	f, err := c.status()
 	if err != nil {
@@ -51,9 +51,9 @@ func (c caller) credentials() (credentials, error) {
 func (w *credentials) owns(st *unix.Statx_t) bool { return st.Uid == w.fsuid }
 func (w *credentials) has(capability int) bool    { return w.caps&(1<<capability) != 0 }
 
-// do runs fn on its own thread, with these credentials for file access; the thread exits with it. Groups that
-// cannot be set here (setgroups denied in a user namespace of one id, where they are never mapped) stay those
-// of this process.
+// do runs fn in a new thread with these credentials for file access; the thread exits afterwards. Groups that cannot be
+// set here (setgroups is denied in a user namespace of one id, where they are never mapped) remain those of this
+// process.
 func (w *credentials) do(fn func() error) (err error) {
 	thread.OnOwn(func() {
 		err = func() error {

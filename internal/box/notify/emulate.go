@@ -20,14 +20,14 @@ const (
 	DeviceXattr = "user.coppice.device"
 )
 
-// keep is the id argument that means "leave it" (chown(2)).
+// keep is the id argument that means "leave unchanged" (chown(2)).
 const keep = 1<<32 - 1
 
 // chown is fchownat(2).
 func chown(c caller, p place, uid, gid uint32, flags int) verdict {
 	name, err := c.path(p)
 	if err != nil {
-		return proceed // the kernel will find the same fault
+		return proceed // the kernel will return the same error
 	}
 	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
 		return verdict{errno: unix.EINVAL}
@@ -60,7 +60,7 @@ func chownFD(c caller, target int32, uid, gid uint32) verdict {
 	return remember(c, fd, uid, gid)
 }
 
-// remember stores the owner that the file is to have. If the file system has no such attributes, the owner is
+// remember stores the requested owner of a file. If the file system does not support extended attributes, the owner is
 // dropped without an error; a read-only or full file system is an error.
 func remember(c caller, fd int, uid, gid uint32) verdict {
 	var st unix.Stat_t
@@ -74,8 +74,7 @@ func remember(c caller, fd int, uid, gid uint32) verdict {
 		return success
 	}
 	name := byFD(fd)
-	// As the kernel does for everyone (chown(2)): a program loses its setuid and
-	// setgid bits, and file capabilities.
+	// Like the kernel for every caller (chown(2)): a program loses its setuid and setgid bits, and file capabilities.
 	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
 		_ = unix.Fchownat(unix.AT_FDCWD, name, -1, -1, 0)
 	}
@@ -108,7 +107,7 @@ type owner struct{ uid, gid uint32 }
 // String returns the value of OwnerXattr.
 func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
 
-// ownerOf returns the remembered owner, else the one that st shows.
+// ownerOf returns the remembered owner, or else the one in st.
 func ownerOf(name string, st *unix.Stat_t) owner {
 	var buf [64]byte
 	shown := owner{st.Uid, st.Gid}
@@ -125,7 +124,7 @@ func ownerOf(name string, st *unix.Stat_t) owner {
 	return owner{uint32(uid), uint32(gid)}
 }
 
-// mknod is mknodat(2) of a device node.
+// mknod is mknodat(2) for a device node.
 func mknod(c caller, p place, mode, dev uint32) verdict {
 	name, err := c.path(p)
 	if err != nil || strings.HasSuffix(name, "/") {
@@ -168,7 +167,7 @@ func mknod(c caller, p place, mode, dev uint32) verdict {
 	return success
 }
 
-// setxattr is setxattr(2) and its forms.
+// setxattr is setxattr(2) and its variants.
 func setxattr(c caller, open func() (int, error), nameAt, valueAt, size uint64, flags int) verdict {
 	name, err := c.str(nameAt, xattrNameMax)
 	if err != nil || strings.HasPrefix(name, "user.") || size > xattrSizeMax {
@@ -191,7 +190,7 @@ func setxattr(c caller, open func() (int, error), nameAt, valueAt, size uint64, 
 	return forgive(unix.Setxattr(byFD(fd), name, value, flags))
 }
 
-// removexattr is removexattr(2) and its forms.
+// removexattr is removexattr(2) and its variants.
 func removexattr(c caller, open func() (int, error), nameAt uint64) verdict {
 	name, err := c.str(nameAt, xattrNameMax)
 	if err != nil || strings.HasPrefix(name, "user.") {
@@ -214,8 +213,8 @@ const (
 	xattrSizeMax = 65536
 )
 
-// attempted reports whether a user namespace may set the extended attribute name. The kernel always refuses
-// others, so they are not tried with PID 1's capabilities.
+// attempted reports whether a user namespace may set the extended attribute name. The kernel always refuses other
+// names, so they are not attempted with PID 1's capabilities.
 func attempted(name string) bool {
 	return name == "security.capability" || strings.HasPrefix(name, "system.posix_acl_")
 }
@@ -229,7 +228,7 @@ func forgive(err error) verdict {
 	return fail(err)
 }
 
-// umask is the caller's, from the Umask field of proc_pid_status(5).
+// umask returns the caller's umask, from the Umask field of proc_pid_status(5).
 func (c caller) umask() (uint32, error) {
 	f, err := c.status()
 	if err != nil {

@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each program start is notified twice: when it is requested, by execve(2), and when the program has begun,
-// by the first call that C libraries and the Go runtime make. The request is the caller's claim, which its
-// other threads may change until the kernel has read it; so Options.Asked and Options.Began let their
-// receiver ask the kernel afterwards what was executed. Both answers are CONTINUE, at once.
+// Each program start is notified twice: when it is requested, by execve(2), and when the program has begun, by the
+// first call that C libraries and the Go runtime make. The request is only the caller's claim, which its other threads
+// may change until the kernel has read it. So Options.Asked and Options.Began let their receiver ask the kernel
+// afterwards what was executed. Both notifications are answered with CONTINUE, at once.
 
-// Execution is a thread's request by execve(2), as the thread claims it.
+// Execution is a thread's execve(2) request, with the arguments that the thread claims.
 type Execution struct {
-	TID  int    // of the thread
-	Path string // of the file; a directory descriptor's path is prepended
+	TID  int    // the thread
+	Path string // the file; for a relative path with a directory descriptor, after the directory's path
 	Args []byte // each ends with NUL
-	Cut  bool   // there are more
+	Cut  bool   // there are more arguments
 }
 
 // Bounds of the copy of a caller's arguments.
 const (
 	maxAskedArgs  = 64
 	maxAskedBytes = 4 << 10
-	maxAskedFirst = 256 // of each at first
+	maxAskedFirst = 256 // bytes of each in the first read
 )
 
 // executable returns the path of the file to be executed, and the address of its arguments.
@@ -47,9 +47,9 @@ func (c caller) executable() (path string, argv uint64, err error) {
 	return path, argv, err
 }
 
-// missing reports whether nothing exists at an absolute path, as when compilers and execvp(3) try one
-// directory after the other. The caller then gets ENOENT, and the kernel is not asked, so later changes of
-// the path do not matter. A caller that may not search a directory also gets ENOENT, and not EACCES.
+// missing reports whether nothing exists at an absolute path, as when compilers and execvp(3) try one directory after
+// the other. The caller then gets ENOENT, and the kernel does not execute anything, so later changes of the path do not
+// matter. A caller that may not search a directory also gets ENOENT, and not EACCES.
 func (c caller) missing(path string) bool {
 	if c.nr != unix.SYS_EXECVE || !strings.HasPrefix(path, "/") {
 		return false
@@ -61,10 +61,10 @@ func (c caller) missing(path string) bool {
 	return errors.Is(err, unix.ENOENT) && c.s.valid(c.id)
 }
 
-// execute answers execve(2), and reports it.
+// execute reports an execve(2) and answers it.
 func (s *server) execute(c caller) {
 	path, argv, err := c.executable()
-	if err != nil { // as the kernel will find
+	if err != nil { // the kernel will fail in the same way
 		s.answer(c.id, proceed)
 		return
 	}
@@ -83,11 +83,11 @@ func (s *server) execute(c caller) {
 	}
 }
 
-// strings copies the beginning of a vector of strings that ends with a null pointer, by two
-// calls where none of them is long.
+// strings copies the beginning of a vector of strings that ends with a null pointer, with two calls if no string is
+// long.
 func (c caller) strings(vector uint64) (all []byte, cut bool) {
 	var words [maxAskedArgs]uint64
-	n := min(len(words)*8, int(2*pageSize-vector%pageSize)) // more than that is two pages
+	n := min(len(words)*8, int(2*pageSize-vector%pageSize)) // at most two pages
 	got, _ := c.read(vector, unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n))
 	list, whole := words[:got/8], false
 	for i, at := range list {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Halt sends SIGSTOP to every thread of process pid. That is needed if a thread may be waiting for an answer
-// of Serve: it takes no signal but SIGKILL before it is answered, yet the kernel may choose it for a signal
-// that is sent to the process (kernel/signal.c, complete_signal), and then no thread stops. Any other thread
-// that takes the signal stops the whole process. SIGCONT to the process undoes it. A process that is gone is
-// not an error.
+// Halt sends SIGSTOP to every thread of process pid. That is necessary if a thread may be waiting for an answer of
+// Serve. Such a thread takes no signal but SIGKILL before it is answered, yet the kernel may choose it for a signal
+// that is sent to the process (kernel/signal.c, complete_signal), and then no thread stops. Any other thread that takes
+// the signal stops the whole process. SIGCONT to the process undoes Halt. A process that does not exist is not an
+// error.
 func Halt(pid int) error {
 	dir, err := os.Open("/proc/" + strconv.Itoa(pid) + "/task")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {

@@ -19,7 +19,7 @@ type (
 	}
 	notification struct {
 		id    uint64
-		tid   uint32 // in our pid namespace
+		tid   uint32 // in this pid namespace
 		flags uint32
 		call  call
 	}
@@ -31,8 +31,8 @@ type (
 	}
 )
 
-// request is a notification with room behind it: the kernel writes as many bytes
-// as its own structure has (SECCOMP_GET_NOTIF_SIZES), which may grow.
+// request is a notification followed by spare space: the kernel writes as many bytes as its own structure has
+// (SECCOMP_GET_NOTIF_SIZES), which may grow.
 type request struct {
 	notification
 	_ [176]byte
@@ -40,7 +40,7 @@ type request struct {
 
 type listener struct{ fd int }
 
-// ioctl does not block: receive is called when there is something to receive.
+// ioctl does not block: receive is called only when a notification is pending.
 func (l listener) ioctl(req uintptr, p unsafe.Pointer) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(p)); e != 0 {
 		return e
@@ -59,15 +59,15 @@ func uninterrupted(ask func() error) error {
 	}
 }
 
-// receive receives the next notification, which poll(2) has announced. ENOENT means that its caller has died
-// meanwhile, and the caller of receive must ignore it.
+// receive receives the next notification after poll(2) has announced it. ENOENT means that the caller has died in the
+// meantime; it must be ignored.
 func (l listener) receive(r *request) error {
 	*r = request{}
 	return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(r))
 }
 
-// answer ends a notification with v; errno 0 is success. taken reports whether the caller still waited; it is
-// not an error if it did not.
+// answer answers a notification with v; errno 0 is success. taken reports whether the caller still waited. If it did
+// not, that is not an error.
 func (l listener) answer(id uint64, v verdict) (taken bool) {
 	r := response{id: id, errno: -int32(v.errno)}
 	if v.proceed {
@@ -76,23 +76,22 @@ func (l listener) answer(id uint64, v verdict) (taken bool) {
 	return uninterrupted(func() error { return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r)) }) == nil
 }
 
-// valid reports whether the caller still waits. Called after /proc/TID or the caller's memory was read, it
-// confirms that the data is the caller's, and not that of another process that reuses the number of a dead
-// one.
+// valid reports whether the caller still waits. If it is called after /proc/TID or the caller's memory was read, it
+// confirms that the data is the caller's, and not that of another process that reuses the number of a dead one.
 func (l listener) valid(id uint64) bool {
 	return uninterrupted(func() error { return l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id)) }) == nil
 }
 
-// polled interprets what poll(2) reports of a listener for POLLIN. ready says that a notification can be received, and
-// over that no process under the filter is left. Neither is known after POLLERR alone, which the kernel reports if a
-// signal interrupts its wait for the listener's lock (seccomp_notify_poll).
+// polled interprets the events that poll(2) returns for a listener and POLLIN. ready means that a notification can be
+// received, and over that no process under the filter is left. After POLLERR alone both are false: the kernel returns
+// it if a signal interrupts its wait for the listener's lock (seccomp_notify_poll).
 func polled(events int16) (ready, over bool) {
 	ready = events&unix.POLLIN != 0
 	return ready, !ready && events != unix.POLLERR
 }
 
-// syncWakeUp makes the kernel run listener and caller on one CPU (6.6), which
-// halves the cost of a notification. Older kernels answer EINVAL.
+// syncWakeUp makes the kernel run listener and caller on the same CPU (Linux 6.6), which halves the cost of a
+// notification. Older kernels return EINVAL.
 func (l listener) syncWakeUp() {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS,
 		unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
@@ -100,8 +99,8 @@ func (l listener) syncWakeUp() {
 
 // verdict is the answer to one call.
 type verdict struct {
-	proceed bool // let the kernel carry it out
-	given   bool // it has been
+	proceed bool // the kernel carries out the call
+	given   bool // the call was already answered
 	errno   unix.Errno
 }
 
@@ -110,7 +109,7 @@ var (
 	success = verdict{}
 )
 
-// fail makes an answer of err: its errno, or EIO where it has none.
+// fail returns the answer for err: its errno, or EIO if it has none.
 func fail(err error) verdict {
 	var e unix.Errno
 	if errors.As(err, &e) && e != 0 {

@@ -35,8 +35,7 @@ func isEmpty(dir int, name string) (bool, error) {
 	return len(names) == 0, nil
 }
 
-// likeness gives directory to the owner, mode, xattrs and times of directory
-// from, whose status st is.
+// likeness gives directory to the owner, mode, xattrs and times of directory from, whose status is st.
 func likeness(from, to int, st *unix.Stat_t) error {
 	var now unix.Stat_t
 	if err := unix.Fstat(to, &now); err != nil {
@@ -56,8 +55,8 @@ func likeness(from, to int, st *unix.Stat_t) error {
 	return setTimes(byFD(to), st)
 }
 
-// copyXattrs copies the listed attributes, which do not include overlayfs's own. It skips labels that this
-// namespace may not write.
+// copyXattrs copies the listed attributes; overlayfs does not list its own. It skips labels that this namespace may not
+// write.
 func copyXattrs(from, to int) error {
 	names := make([]byte, 65536) // XATTR_LIST_MAX
 	n, err := unix.Flistxattr(from, names)

@@ -7,8 +7,8 @@ import "golang.org/x/sys/unix"
 // fdCwd is AT_FDCWD as a file descriptor argument.
 const fdCwd = unix.AT_FDCWD
 
-// operationsAt are the calls that every architecture has; the older forms are
-// added by operations_amd64.go. The layouts are those of the manual pages.
+// operationsAt are the calls that exist on every architecture; operations_amd64.go adds the older forms. The arguments
+// are in the order of the manual pages.
 var operationsAt = map[uint32]operation{
 	unix.SYS_RENAMEAT: {rename: func(a [6]uint64) renameArgs {
 		return renameArgs{from: place{int32(a[0]), a[1]}, to: place{int32(a[2]), a[3]}}

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of the file handles that overlayfs gives out (fs/overlayfs/overlayfs.h,
-// struct ovl_fb): a version, a magic byte, the length, and flags.
+// Parts of the file handles of overlayfs (fs/overlayfs/overlayfs.h, struct ovl_fb): a version, a magic byte, the
+// length, and flags.
 const (
-	atHandleFID      = 0x200 // AT_HANDLE_FID: an identifier, not one that can be opened
+	atHandleFID      = 0x200 // AT_HANDLE_FID: an identifier that cannot be opened
 	ovlFileidV0      = 0xfb
 	ovlFileidV1      = 0xf8
 	ovlFhMagic       = 0xfb
@@ -21,13 +21,12 @@ const (
 	ovlV1MagicOffset = 3 + 1  // three bytes of padding, then the version
 )
 
-// pureUpper reports whether e, a directory of overlayfs, exists only in the upper layer, so that overlayfs
-// renames it (ovl_can_move). It returns false if that cannot be determined.
+// pureUpper reports whether e, a directory of overlayfs, exists only in the upper layer, so that overlayfs can rename
+// it (ovl_can_move). It returns false if that cannot be determined.
 //
-// The handle of name_to_handle_at(2) shows it: for an identifier (AT_HANDLE_FID, 6.5; overlayfs since 6.6)
-// the kernel encodes the upper directory when there is no lower one, and a lower one otherwise
-// (ovl_check_encode_origin). If the kernel refuses the handle, a rename that must fail shows it: see
-// triedToMove.
+// The handle of name_to_handle_at(2) shows it: for an identifier (AT_HANDLE_FID, Linux 6.5; overlayfs since 6.6) the
+// kernel encodes the upper directory if there is no lower one, and otherwise a lower one (ovl_check_encode_origin). If
+// the kernel refuses the handle, a rename that must fail shows it: see triedToMove.
 func pureUpper(e *end) bool {
 	var h struct {
 		bytes uint32
@@ -53,10 +52,9 @@ func pureUpper(e *end) bool {
 	return h.data[at+2]&ovlFhFlagUpper != 0
 }
 
-// triedToMove tries to rename e onto a directory that is not empty. overlayfs
-// checks first whether e can be moved at all (EXDEV), so ENOTEMPTY says that it
-// can; neither changes anything. The directory is made in the workshop, where
-// Recover finds it after a kill; one try at a time.
+// triedToMove tries to rename e onto a directory that is not empty. overlayfs checks first whether e can be moved at
+// all (EXDEV), so ENOTEMPTY means that it can. Neither error changes anything. The target directory is in the workshop,
+// where Recover finds it after a kill. Only one try may run at a time.
 func triedToMove(e *end) bool {
 	root, _, err := mountRoot(e)
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// A promotion builds a new directory, which only the upper layer has, moves the content of the old one into
-// it, and puts it in the old one's place. It works in the directory journalName in the root of the overlay
-// mount, the workshop:
+// A promotion builds a new directory, which exists only in the upper layer, moves the content of the old one into it,
+// and replaces the old one by it. It works in the directory journalName in the root of the overlay mount, the workshop:
 //
 //	.coppice-promote/from   symbolic link; its text is the directory's path, relative to the mount's root
 //	.coppice-promote/tree   the new directory
@@ -33,26 +32,24 @@ import (
 //	3  rename tree onto D, which is empty by now (one atomic step)
 //	4  remove the workshop
 //
-// A file with several names in D keeps them: the first is moved, the others are created as links to it and
-// then removed from D.
+// A file with several names in D keeps them: the first name is moved, the others are created as links to it and then
+// removed from D.
 //
-// At every step each entry is in D or in tree (for an instant a further name of a file is in both), and never
-// in neither. So recovery from a workshop moves everything back (undo; a live failure and Recover do the
-// same): an entry that D lacks is renamed back whole, a directory that D has is entered, a file that D has is
-// dropped. A kill therefore loses nothing; directories that were entered may have the time of the recovery as
-// mtime.
+// At every step each entry is in D or in tree (briefly, a further name of a file is in both), and never in neither. So
+// recovery moves everything back from the workshop (undo; used after a failure and by Recover): an entry that D lacks
+// is renamed back as a whole, a directory that D has is entered, a file that D has is dropped. A kill therefore loses
+// nothing; directories that were entered may have the time of the recovery as mtime.
 //
-// Names are never followed: everything is done relative to descriptors of one mount, and rename(2) does not
-// cross mounts.
+// Paths are never followed: every step is relative to descriptors of one mount, and rename(2) does not cross mounts.
 const (
 	journalName = rootspec.Workshop
 	journalFrom = "from"
 	journalTree = "tree"
-	journalTry  = "try" // see triedToMove and refused; never beside the tree
+	journalTry  = "try" // see triedToMove and refused; never exists together with the tree
 )
 
-// promote makes the directory at e pure upper. On failure everything is as before. Nothing else may change
-// the tree meanwhile. hook may be nil.
+// promote makes the directory at e pure upper. After a failure everything is as before. Nothing else may change the
+// tree during a promotion. hook may be nil.
 func promote(e *end, hook func() error) (moved int, size int64, err error) {
 	root, rel, err := mountRoot(e)
 	if err != nil {
@@ -93,9 +90,9 @@ func promote(e *end, hook func() error) (moved int, size int64, err error) {
 // errHeld means that the kernel refuses to rename a directory for any process.
 var errHeld = errors.New("the directory is a mount point")
 
-// refused returns errHeld if anything is mounted on e in any mount namespace, so that the kernel refuses to
-// rename it (EBUSY); a promotion that is then undone would leave copies of its entries in the upper layer. It
-// tries a rename onto a directory that is not empty, which always fails, before anything has changed.
+// refused returns errHeld if anything is mounted on e in any mount namespace, so that the kernel refuses to rename it
+// (EBUSY). A promotion that has to be undone would leave copies of the entries in the upper layer, so before it changes
+// anything, refused tries a rename onto a directory that is not empty, which always fails.
 func refused(e *end, work int) error {
 	for _, name := range []string{journalTry, journalTry + "/x"} {
 		if err := unix.Mkdirat(work, name, 0o700); err != nil {
@@ -114,8 +111,7 @@ func refused(e *end, work int) error {
 	return nil
 }
 
-// mountRoot opens the root of the mount that e is on, and gives e's path
-// relative to it.
+// mountRoot opens the root of the mount of e, and returns e's path relative to it.
 func mountRoot(e *end) (int, string, error) {
 	cur, err := openat(e.parent, ".", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -145,7 +141,7 @@ func mountRoot(e *end) (int, string, error) {
 	return cur, rel, nil
 }
 
-// relative spells e's path below root, and proves that it leads there.
+// relative returns e's path below root, after it has verified that the path leads to e.
 func relative(root int, e *end) (string, error) {
 	at, err := os.Readlink(byFD(root))
 	if err != nil {
@@ -190,8 +186,7 @@ func makeWorkshop(root int, rel string) (int, error) {
 		unix.Unlinkat(root, journalName, unix.AT_REMOVEDIR))
 }
 
-// removeWorkshop succeeds only when the tree is gone, so that a failed undo is
-// left for the next one.
+// removeWorkshop succeeds only if the tree is gone, so that the next recovery can complete a failed undo.
 func removeWorkshop(root, work int) error {
 	for _, left := range []struct {
 		name  string
@@ -208,15 +203,15 @@ func removeWorkshop(root, work int) error {
 	return nil
 }
 
-// mover carries entries from one directory into another.
+// mover moves entries from one directory into another.
 type mover struct {
 	moved int
 	bytes int64
-	stamp []stamp // of directories that were entered, outermost first
+	stamp []stamp // times of directories that were entered, outermost first
 	hook  func() error
 
 	work  int              // the workshop
-	links map[inode]string // where the first name of a file with several was moved, relative to work
+	links map[inode]string // where the first name of a file with several names was moved, relative to work
 }
 
 // inode identifies a file within one mount.
@@ -230,14 +225,14 @@ func (m *mover) step() error {
 	return m.hook()
 }
 
-// stamp is the times of a directory, by its path below the promoted one.
+// stamp holds the times of a directory, by its path below the promoted one.
 type stamp struct {
 	path string
 	st   unix.Stat_t
 }
 
-// move makes directory newName in newDir, with the metadata and all entries of
-// oldName in oldDir, which is left empty.
+// move creates directory newName in newDir, with the metadata and all entries of oldName in oldDir, which is left
+// empty.
 func (m *mover) move(oldDir int, oldName string, newDir int, newName string) error {
 	return m.enter(oldDir, oldName, newDir, newName, "")
 }
@@ -282,8 +277,8 @@ func (m *mover) enter(oldDir int, oldName string, newDir int, newName, rel strin
 	return nil
 }
 
-// entry moves one entry; overlayfs says by EXDEV that a directory has to be
-// entered. Anything else that fails (a mount point: EBUSY) fails the promotion.
+// entry moves one entry. EXDEV from overlayfs means that a directory has to be entered. Any other error (EBUSY: a mount
+// point) fails the promotion.
 func (m *mover) entry(from, into int, name, rel string) error {
 	st, err := dirfd.Lstat(from, name)
 	if err != nil {
@@ -313,8 +308,8 @@ func (m *mover) entry(from, into int, name, rel string) error {
 	return nil
 }
 
-// carry moves one entry as a whole. Copying up splits the names of a file that has several in a lower layer;
-// carry keeps together those in the promoted directory.
+// carry moves one entry as a whole. Copying up separates the names of a file that has several in a lower layer; carry
+// keeps the names in the promoted directory together.
 func (m *mover) carry(from, into int, name, rel string, st *unix.Stat_t) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return unix.Renameat(from, name, into, name)
@@ -335,8 +330,7 @@ func (m *mover) carry(from, into int, name, rel string, st *unix.Stat_t) error {
 	return nil
 }
 
-// restoreTimes gives the directories below dir/name the times that they had
-// before they were entered.
+// restoreTimes resets the times of the directories below dir/name to those from before they were entered.
 func (m *mover) restoreTimes(dir int, name string) error {
 	var first error
 	for i := len(m.stamp) - 1; i >= 0; i-- {
@@ -361,11 +355,10 @@ func undo(work, dir int, name string) error {
 	return nil
 }
 
-// unmove moves the missing parts of a tree back. With an error it returns the place, cut to
-// its end: the sandbox may have made the tree, to any depth.
+// unmove moves the parts of a tree that are missing back. An error comes with its path, cut to its end: the sandbox may
+// have created the tree, to any depth.
 func unmove(newDir int, newName string, oldDir int, oldName, place string) (string, error) {
-	// Where the old one is missing, or was removed because it was empty, the new
-	// one is complete.
+	// If the old directory is missing, or was removed because it was empty, the new one is complete.
 	err := unix.Renameat2(newDir, newName, oldDir, oldName, unix.RENAME_NOREPLACE)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return place, nil
@@ -375,7 +368,7 @@ func unmove(newDir int, newName string, oldDir int, oldName, place string) (stri
 	}
 	from, err := openat(newDir, newName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return place, unix.Unlinkat(newDir, newName, 0) // a further name that was made, whose old one is still there
+		return place, unix.Unlinkat(newDir, newName, 0) // a further name that was created; the old name still exists
 	}
 	if err != nil {
 		return place, err
@@ -398,7 +391,7 @@ func unmove(newDir int, newName string, oldDir int, oldName, place string) (stri
 	return place, unix.Unlinkat(newDir, newName, unix.AT_REMOVEDIR)
 }
 
-// below is the place of a name in a directory, or the end of it.
+// below returns the path of a name in a directory, or the end of it.
 func below(place, name string) string {
 	place += "/" + name
 	if over := len(place) - limit.MessagePath; over > 0 {

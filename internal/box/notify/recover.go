@@ -16,8 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
-// Left is a promotion that cannot be undone because of the sandbox's files, which the sandbox may have
-// changed.
+// Left is a promotion that cannot be undone because of the sandbox's files, which the sandbox may have changed.
 type Left struct {
 	Mount string
 	Err   error
@@ -31,23 +30,23 @@ func (l *Left) Error() string {
 // Unwrap returns the cause.
 func (l *Left) Unwrap() error { return l.Err }
 
-// ofFiles are the errors that a sandbox's files can cause: by their types, permissions and
-// the space that is left.
+// ofFiles are the errors that a sandbox's files can cause, by their types and permissions and by the space that
+// remains.
 var ofFiles = []error{
 	unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EXDEV, unix.EEXIST, unix.ENOTEMPTY, unix.EINVAL,
 	unix.ENAMETOOLONG, unix.EMLINK,
 	unix.EACCES, unix.EPERM, unix.EROFS, unix.EBUSY, unix.ESTALE, unix.ENOSPC, unix.EDQUOT,
 }
 
-// isOfFiles reports whether files of a sandbox can cause an error. Any other error, such as a
-// lack of descriptors, is not about them.
+// isOfFiles reports whether files of a sandbox can cause an error. Any other error, such as a lack of descriptors, has
+// another cause.
 func isOfFiles(err error) bool {
 	return slices.ContainsFunc(ofFiles, func(f error) bool { return errors.Is(err, f) })
 }
 
-// Recover undoes promotions that a kill has interrupted, in the overlay mounts of the calling process's mount
-// namespace. PID 1 calls it before it starts anything. It returns the promotions that the sandbox's files do
-// not allow to undo, and fails for any other reason.
+// Recover undoes promotions that were interrupted by a kill, in the overlay mounts of the calling process's mount
+// namespace. PID 1 calls it before it starts anything. It returns the promotions that cannot be undone because of the
+// sandbox's files, and an error for any other reason.
 func Recover() (left []*Left, err error) {
 	overlays, err := mounttable.List(mountinfo.FSTypeFilter("overlay"))
 	if err != nil {
@@ -65,7 +64,7 @@ func Recover() (left []*Left, err error) {
 	return left, nil
 }
 
-// recoverBelow takes the promotion back that was cut off in the mount at a place, if one was.
+// recoverBelow undoes the promotion that was interrupted in a mount, if there is one.
 func recoverBelow(mount string) (*Left, error) {
 	root, err := openat(unix.AT_FDCWD, mount, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -77,7 +76,7 @@ func recoverBelow(mount string) (*Left, error) {
 	defer unix.Close(root)
 	err = recoverAt(root)
 	switch {
-	case err == nil, errors.Is(err, unix.EACCES): // where we may not look we never promoted anything
+	case err == nil, errors.Is(err, unix.EACCES): // without access to the root, Coppice never promoted anything
 		return nil, nil
 	case isOfFiles(err):
 		return &Left{mount, err}, nil
@@ -85,8 +84,8 @@ func recoverBelow(mount string) (*Left, error) {
 	return nil, fault.Wrap(err, "recover an unfinished promotion below %s", mount)
 }
 
-// recoverAt undoes the promotion that left its workshop in root, if there is one. It ignores a workshop whose
-// owner or mode shows that the sandbox made it.
+// recoverAt undoes the promotion that left its workshop in root, if there is one. It ignores a workshop whose owner or
+// mode shows that the sandbox created it.
 func recoverAt(root int) error {
 	work, err := openat(root, journalName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {

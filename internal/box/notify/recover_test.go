@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRecover_IgnoresPlantedEntries checks that an entry that a sandbox puts in the place of a work
-// directory does not prevent its start, and that an error that does not concern its files does.
+// TestRecover_IgnoresPlantedEntries checks that an entry that a sandbox puts at the path of the workshop does not
+// prevent its start, and that an error that the sandbox's files cannot cause does.
 func TestRecover_IgnoresPlantedEntries(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(at string) error{
@@ -29,15 +29,15 @@ func TestRecover_IgnoresPlantedEntries(t *testing.T) {
 		}
 		left, err := recoverBelow(dir)
 		if err != nil || left == nil || left.Mount != dir {
-			t.Errorf("%s: %v, %v, want it left", name, left, err)
+			t.Errorf("%s: %v, %v, want it in left", name, left, err)
 		}
 	}
 	if left, err := recoverBelow(t.TempDir()); left != nil || err != nil {
-		t.Errorf("nothing: %v, %v", left, err)
+		t.Errorf("without a workshop: %v, %v", left, err)
 	}
 	for _, err := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO, unix.ENOSYS, unix.EBADF} {
 		if isOfFiles(err) {
-			t.Errorf("%v says nothing about the files of a sandbox", err)
+			t.Errorf("%v is not caused by the files of a sandbox", err)
 		}
 	}
 }

@@ -13,11 +13,11 @@ type Refusal struct {
 	Call    string // its name
 	Errno   unix.Errno
 	TID     int
-	Program string // the file that the caller runs, as its root has it; "" where that is not known
+	Program string // the file that the caller executes, as a path in its root; "" if not known
 }
 
-// refuse answers a call that the filter hands over to be refused. It never lets one pass, whatever its
-// arguments, and never waits: a storm of them costs only its callers.
+// refuse answers a call that the filter passes on only to be refused. It never lets one pass, whatever its arguments,
+// and never waits: a flood of such calls costs only its callers.
 func (s *server) refuse(n *notification) (v verdict, ok bool) {
 	name, errno, ok := s.opt.Refusals.Answer(uint32(n.call.nr), n.call.args)
 	if !ok {
@@ -36,7 +36,7 @@ func (s *server) program(n *notification) string {
 	}
 	name, err := os.Readlink(procPath(int(n.tid), "exe"))
 	if err != nil || !s.valid(n.id) {
-		return "" // dead, or another one by now
+		return "" // the caller has died; its number may belong to another process
 	}
 	return name
 }

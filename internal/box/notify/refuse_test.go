@@ -19,11 +19,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 )
 
-// argRefused is a process that installs the filters, and makes calls that are refused.
+// argRefused is the argv[0] of a process that installs the filters and makes calls that are refused.
 const argRefused = "notify-refused"
 
-// beRefused makes calls while there is a listener, and after it has ended. It serves itself: its earlier
-// threads have no filter.
+// beRefused makes calls while a listener exists and after it has ended. The process serves itself: its earlier threads
+// have no filter.
 func beRefused() int {
 	told := seccomp.Options{Report: true}
 	listener, calls, done := make(chan int, 1), make(chan func(), 1), make(chan struct{})
@@ -63,7 +63,7 @@ func beRefused() int {
 	}
 	stop()
 	serving.Wait()
-	calls <- bpf // which waits for somebody to listen
+	calls <- bpf // waits for a listener
 	file.Close()
 	<-done
 	calls <- mount
@@ -76,8 +76,8 @@ func errno(err error) (e unix.Errno) {
 	return e
 }
 
-// TestRefusedCalls_StayRefusedWithoutListener checks that a call that was to be reported is
-// refused also when no listener is left.
+// TestRefusedCalls_StayRefusedWithoutListener checks that a call that would be reported is refused even if no listener
+// is left.
 func TestRefusedCalls_StayRefusedWithoutListener(t *testing.T) {
 	t.Parallel()
 	out, err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{argRefused}}).CombinedOutput()

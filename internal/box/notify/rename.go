@@ -17,9 +17,8 @@ type renameArgs struct {
 	flags    uint32
 }
 
-// rename prepares a rename so that the kernel can carry it out. Everything but a directory of overlayfs goes
-// to the kernel after one check; so does a rename that would fail anyway, so that the error is the kernel's
-// own.
+// rename prepares a rename so that the kernel can carry it out. Everything but a directory of overlayfs is passed to
+// the kernel after one check, and so is a rename that would fail anyway, so that the error is the kernel's own.
 func (s *server) rename(c caller, a renameArgs) (verdict, func()) {
 	from, err := c.path(a.from)
 	if err != nil {
@@ -37,9 +36,9 @@ func (s *server) rename(c caller, a renameArgs) (verdict, func()) {
 	return proceed, func() { s.promoteFor(c, a, from, to) }
 }
 
-// glance reports whether name is a directory, in as few calls as possible. It has no effect, and its result
-// only decides whether a closer check follows, so it may follow links of the caller's choice. (An absolute
-// link on the way, in a caller with another root, may mislead it: at worst the rename is EXDEV.)
+// glance reports whether name is a directory, in as few calls as possible. It has no effect, and its result only
+// decides whether a closer check follows, so it may follow links that the caller controls. (An absolute link in the
+// path, for a caller with another root, may mislead it: at worst the rename returns EXDEV.)
 func (c caller) glance(dir int32, name string) (bool, error) {
 	what := "cwd/"
 	switch {
@@ -49,7 +48,7 @@ func (c caller) glance(dir int32, name string) (bool, error) {
 		what = "fd/" + strconv.Itoa(int(dir)) + "/"
 	}
 	var st unix.Stat_t
-	// Without the slashes a directory's name may end in, which would follow a link.
+	// Trailing slashes are removed: with one, a link would be followed.
 	err := unix.Lstat(procPath(c.tid, what)+strings.TrimRight(name, "/"), &st)
 	return st.Mode&unix.S_IFMT == unix.S_IFDIR, err
 }
@@ -58,7 +57,7 @@ func (c caller) glance(dir int32, name string) (bool, error) {
 type end struct {
 	parent int    // O_PATH
 	base   string // last element
-	node   int    // what the name refers to, O_PATH; -1: nothing
+	node   int    // the file that the name refers to, O_PATH; -1 for none
 	st     unix.Statx_t
 }
 
@@ -88,7 +87,7 @@ func (c caller) end(dir int32, name string) (*end, error) {
 	return e, nil
 }
 
-// look opens what the name refers to now.
+// look opens the file that the name refers to now.
 func (e *end) look() error {
 	if e.node >= 0 {
 		unix.Close(e.node)
@@ -115,10 +114,9 @@ func sameFile(a, b *unix.Statx_t) bool {
 	return a.Ino == b.Ino && a.Dev_major == b.Dev_major && a.Dev_minor == b.Dev_minor
 }
 
-// promoteFor makes the directories of a rename promotable, and then lets the
-// kernel rename. It looks twice: before everything is frozen, so that nothing is
-// frozen in vain, and after, when nothing can change any more. It answers before
-// the thaw, so that the caller is the first to move.
+// promoteFor promotes the directories of a rename, and then lets the kernel rename. It checks twice: before it freezes
+// the sandbox, to avoid a useless freeze, and afterwards, when nothing can change any more. It answers before the thaw,
+// so that the caller is the first to run.
 func (s *server) promoteFor(c caller, a renameArgs, from, to string) {
 	v, old, new := s.consider(c, a, from, to)
 	if old == nil {
@@ -143,15 +141,15 @@ func (s *server) promoteFor(c caller, a renameArgs, from, to string) {
 	s.answer(c.id, s.promoteBoth(c, old, new, a.flags))
 }
 
-// consider returns the ends of a rename that needs a promotion, which the caller
-// is allowed to have; otherwise only the answer.
+// consider returns the ends of a rename if it needs a promotion and the caller is allowed to rename; otherwise only the
+// answer.
 func (s *server) consider(c caller, a renameArgs, from, to string) (verdict, *end, *end) {
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
 	s.trying.Lock()
 	defer s.trying.Unlock()
-	// Nothing is tried for a dead caller: a process that has seen all callers dead, and has then held Lock,
-	// must find nothing half done.
+	// Nothing is tried for a dead caller: a process that has seen all callers dead, and has then held Lock, must find
+	// no incomplete try.
 	if !s.valid(c.id) {
 		return proceed, nil, nil
 	}
@@ -173,7 +171,7 @@ func (s *server) consider(c caller, a renameArgs, from, to string) (verdict, *en
 	return v, old, new
 }
 
-// promoteBoth promotes what is needed, with everything frozen.
+// promoteBoth promotes the ends that need it, with everything frozen.
 func (s *server) promoteBoth(c caller, old, new *end, flags uint32) verdict {
 	if !s.valid(c.id) || old.look() != nil || new.look() != nil {
 		return proceed
@@ -185,7 +183,7 @@ func (s *server) promoteBoth(c caller, old, new *end, flags uint32) verdict {
 		ev.Moved, ev.Bytes, ev.Err = promote(e, s.opt.hook)
 		ev.Took = time.Since(start)
 		if errors.Is(ev.Err, errHeld) {
-			break // which the kernel says as well, and why: EBUSY
+			break // the kernel's own rename returns EBUSY as well
 		}
 		if ev.Err != nil {
 			ev.Kind = Failed
@@ -198,7 +196,7 @@ func (s *server) promoteBoth(c caller, old, new *end, flags uint32) verdict {
 	return v
 }
 
-// name is the absolute path in our root, for people.
+// name returns the absolute path in this process's root, for messages.
 func (e *end) name() string {
 	dir, err := os.Readlink(byFD(e.parent))
 	if err != nil {
@@ -207,14 +205,13 @@ func (e *end) name() string {
 	return strings.TrimSuffix(dir, "/") + "/" + e.base
 }
 
-// needed returns the ends that must be promoted for the kernel not to answer
-// EXDEV, and the answer to give after that. None are needed where the kernel
-// would refuse for another reason.
+// needed returns the ends that must be promoted so that the kernel does not return EXDEV, and the answer to give after
+// that. No promotion is needed if the kernel would refuse for another reason.
 func needed(old, new *end, flags uint32) (verdict, []*end) {
 	exchange := flags&unix.RENAME_EXCHANGE != 0
 	switch {
 	case flags&^(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) != 0:
-		return proceed, nil // overlayfs knows no others: EINVAL
+		return proceed, nil // overlayfs supports no others: EINVAL
 	case !old.isDir() && (!exchange || !new.isDir()):
 		return proceed, nil
 	case old.node < 0, exchange && new.node < 0:
@@ -231,7 +228,7 @@ func needed(old, new *end, flags uint32) (verdict, []*end) {
 	var op, np unix.Statx_t
 	if statx(old.parent, &op) != nil || statx(new.parent, &np) != nil || op.Mnt_id != np.Mnt_id ||
 		old.st.Mnt_id != op.Mnt_id {
-		return proceed, nil // another mount: EXDEV, and rightly so
+		return proceed, nil // another mount: EXDEV is correct
 	}
 	if !onOverlay(old.parent) {
 		return proceed, nil
@@ -248,8 +245,8 @@ func needed(old, new *end, flags uint32) (verdict, []*end) {
 	}
 	if len(need) > 0 && !exchange && new.node >= 0 {
 		if empty, err := isEmpty(new.parent, new.base); err == nil && !empty {
-			// overlayfs would say EXDEV before it looks at the target, and a
-			// program that falls back to copying would merge the two.
+			// overlayfs would return EXDEV before it checks the target, and a program that then copies would merge the
+			// two.
 			return verdict{errno: unix.ENOTEMPTY}, nil
 		}
 	}
@@ -287,9 +284,9 @@ func contains(dir *unix.Statx_t, fd int) bool {
 	return false
 }
 
-// mayMove reports whether the caller itself could carry the rename out, were it
-// not for overlayfs: it may write both directories, sticky ones allow it, and it
-// may write a directory whose ".." changes (rename(2), EACCES and EPERM).
+// mayMove reports whether the caller itself could carry out the rename if overlayfs did not prevent it: it may write
+// both directories, their sticky bits allow it, and it may write a directory whose ".." changes (rename(2), EACCES and
+// EPERM).
 func (c caller) mayMove(old, new *end, flags uint32) bool {
 	who, err := c.credentials()
 	if err != nil {

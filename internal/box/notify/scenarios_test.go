@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// actor is what a scenario has: its working directory is the overlay's root.
+// actor is passed to each scenario. Its working directory is the overlay's root.
 type actor struct{ failed bool }
 
 func (a *actor) errorf(format string, args ...any) {
@@ -39,7 +39,7 @@ func (a *actor) want(got, want error) {
 	}
 }
 
-// tree lists what is below dir: path, mode, mtime of directories, content.
+// tree lists the files below dir: path, mode, mtime of directories, content.
 func tree(dir string) string {
 	var lines []string
 	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -130,7 +130,7 @@ func must(err error) {
 	}
 }
 
-// deep makes a chain of n directories, longer than a path may be.
+// deep creates a chain of n directories whose path exceeds PATH_MAX.
 func deep(dir string, n int) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	must(err)
@@ -146,7 +146,7 @@ func deep(dir string, n int) {
 	unix.Close(fd)
 }
 
-// renamesLike moves from to to and proves that everything arrived as it was.
+// renamesLike renames from to to and checks that everything arrived unchanged.
 func (a *actor) renamesLike(from, to string) {
 	before := tree(from)
 	if err := os.Rename(from, to); err != nil {
@@ -167,7 +167,7 @@ func (a *actor) renamesLike(from, to string) {
 // scenarios run in an actor; events are the lines that must be reported.
 var scenarios = map[string]struct {
 	play   func(a *actor)
-	events int // promotions, or failed ones
+	events int // number of promotions, including failed ones
 }{
 	"plain file": {func(a *actor) { a.renamesLike("file", "file2"); a.renamesLike("d/one", "uno") }, 0},
 	"own directory": {func(a *actor) {
@@ -277,7 +277,7 @@ var scenarios = map[string]struct {
 		if l, err := os.Readlink("ln2"); err != nil || l != "d" {
 			a.errorf("%s %v", l, err)
 		}
-		a.must(os.Rename("ln2/sub", "ln2/sub2")) // through one, as a parent
+		a.must(os.Rename("ln2/sub", "ln2/sub2")) // through a link, as a parent
 		if _, err := os.Stat("d/sub2/three"); err != nil {
 			a.errorf("%v", err)
 		}
@@ -355,7 +355,8 @@ var scenarios = map[string]struct {
 			a.errorf("%d files, want 300", count)
 		}
 	}, -1},
-	// For TestPromotion_RollsBackAtEachStep: whatever fails, the tree stays what it was, or moves whole.
+	// "break" is for TestPromotion_RollsBackAtEachStep: whatever fails, the tree remains as it was, or moves as a
+	// whole.
 	"break": {func(a *actor) {
 		a.must(os.Remove("d/two"))
 		a.must(os.MkdirAll("d/sub/mine", 0o700))
@@ -375,8 +376,8 @@ var scenarios = map[string]struct {
 	"bench":             {benchRenames, 0},
 }
 
-// checkBroken proves that the tree is whole, under one of its two names. Times
-// are kept only where nothing was killed.
+// checkBroken checks that the tree is complete under one of its two names. Times are preserved only if nothing was
+// killed.
 func checkBroken(a *actor, times bool) {
 	before, err := os.ReadFile("before")
 	a.must(err)
@@ -444,7 +445,7 @@ func emulatedOwners(a *actor) {
 	a.is(xattr("file", OwnerXattr), unix.ENODATA.Error())
 	a.must(os.Chown("d/sub", 5, -1))
 	a.is(xattr("d/sub", OwnerXattr), "5:0")
-	a.must(os.Lchown("d/link", 9, 9)) // cannot be remembered, must not reach d/one
+	a.must(os.Lchown("d/link", 9, 9)) // cannot be remembered; must not affect d/one
 	a.is(xattr("d/one", OwnerXattr), unix.ENODATA.Error())
 	a.must(os.Chown("d/link", 9, 9))
 	a.is(xattr("d/one", OwnerXattr), "9:9")
@@ -465,7 +466,7 @@ func emulatedOwners(a *actor) {
 	a.want(os.Chown("file/x", 1, 1), unix.ENOTDIR)
 	a.want(unix.Fchown(999, 1, 1), unix.EBADF)
 	a.want(unix.Fchownat(unix.AT_FDCWD, "file", 1, 1, 0x40000), unix.EINVAL)
-	// Not with the rights of PID 1 through its links.
+	// PID 1 must not follow its own links with its own rights.
 	if err := os.Chown("/proc/1/cwd/tmp", 1, 1); err == nil {
 		a.errorf("followed a link of PID 1")
 	}
@@ -541,7 +542,7 @@ func TestRename(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
 				if name == "permissions are the caller's" && kind != "user-as-me" || name == "chroot" && kind == "user-as-me" {
-					return // it needs, or must not have, capabilities
+					return // the scenario requires capabilities, or their absence
 				}
 				c.Scenario = name
 				prepare(t, &c, fill)
@@ -577,8 +578,7 @@ func TestEmulation(t *testing.T) {
 	}
 }
 
-// BenchmarkRename_PlainFile measures the cost of the listener, and the second way to recognize
-// a pure upper directory.
+// BenchmarkRename_PlainFile measures the cost of the listener, and the second way to detect a pure upper directory.
 func BenchmarkRename_PlainFile(b *testing.B) {
 	for _, filtered := range []bool{false, true} {
 		b.Run(fmt.Sprintf("filtered=%v", filtered), func(b *testing.B) {
@@ -589,14 +589,14 @@ func BenchmarkRename_PlainFile(b *testing.B) {
 	}
 }
 
-// TestPromotion_RollsBackAtEachStep checks that a promotion that fails at any step leaves the tree
-// as it was, with its times, and that one that is killed at any step is undone by the next PID 1.
+// TestPromotion_RollsBackAtEachStep checks that a promotion that fails at any step leaves the tree as it was, with its
+// times, and that the next PID 1 undoes a promotion that was killed at any step.
 func TestPromotion_RollsBackAtEachStep(t *testing.T) {
 	t.Parallel()
 	userNamespaces(t)
 	for _, die := range []bool{false, true} {
 		for kind, c := range worldKinds(t) {
-			if kind == "user-as-me" { // differs in nothing that matters here
+			if kind == "user-as-me" { // does not differ in anything that matters here
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/killed=%v", kind, die), func(t *testing.T) {

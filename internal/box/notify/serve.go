@@ -24,37 +24,36 @@ type Options struct {
 	Serving func()
 	// Emulate answers the calls of root emulation. Without it the kernel carries them out.
 	Emulate bool
-	// Freeze stops every process of the sandbox except PID 1, so that none sees a half promoted directory. It
-	// is called with Lock held. Threads that wait for an answer, including the served one, sleep in state D
-	// (wchan seccomp_do_user_notification) and count as frozen; use Halt to stop a process that has some.
-	// Other threads in state D are in the middle of a call and must be waited for, except for parents in
-	// vfork. If nil, no process is stopped.
+	// Freeze stops every process of the sandbox except PID 1, so that none sees a directory that is only partly
+	// promoted. It is called with Lock held. Threads that wait for an answer, including the one that is being served,
+	// sleep in state D (wchan seccomp_do_user_notification) and count as frozen; use Halt to stop a process that has
+	// such threads. Other threads in state D are in the middle of a call and must be waited for, except for parents in
+	// vfork. If Freeze is nil, no process is stopped.
 	Freeze func() (thaw func(), err error)
-	// Asked is called for every execve(2) that may succeed, before it is answered; Unasked if the last one of
-	// a thread was interrupted by a signal and not carried out; Began for a thread that made the call with
-	// which libraries start, while it waits. They hold the caller up, so they must be quick, and are called
-	// by one goroutine. All or none are nil.
+	// Asked is called for every execve(2) that may succeed, before it is answered; Unasked if the last one of a thread
+	// was interrupted by a signal and not carried out; Began, for a thread that made the call with which libraries
+	// start, while the thread waits. The functions delay the caller, so they must be quick, and one goroutine calls
+	// them all. Either all are set or none.
 	Asked   func(Execution)
 	Unasked func(tid int)
 	Began   func(tid int)
-	// Refusals are the calls that are refused for every caller, and never handed to the kernel; the filter
-	// must be that of the same options. Refused is called for each, before it is answered, and must not
-	// block; it may be nil.
+	// Refusals are the calls that are refused for every caller, and never passed to the kernel; the filter must be
+	// built from the same options. Refused is called for each, before it is answered, and must not block; it may be
+	// nil.
 	Refusals seccomp.Refusals
 	Refused  func(Refusal)
-	// Report is called for promotions, possibly by several goroutines at once, and must not block. It may be
-	// nil.
+	// Report is called for promotions, possibly from several goroutines at once, and must not block. It may be nil.
 	Report func(Event)
-	// Lock is held for reading while a call is received and answered, and for writing during a promotion. All
-	// Serve calls of one PID 1 share it. Code that freezes the sandbox otherwise, such as a capture, must
-	// hold it for writing from before the freeze until the thaw: an answer would set a frozen caller going.
-	// If nil, Serve uses its own lock.
+	// Lock is held for reading while a call is received and answered, and for writing during a promotion. All Serve
+	// calls of one PID 1 share it. Code that freezes the sandbox in another way, such as a capture, must hold it for
+	// writing from before the freeze until the thaw: an answer would resume a frozen caller. If nil, Serve uses its own
+	// lock.
 	Lock Lock
 
-	hook func() error // called before each step of a promotion; tests fail there
+	hook func() error // called before each step of a promotion; lets tests fail the step
 }
 
-// Lock is the interface of sync.RWMutex; Options.Lock may do more.
+// Lock is the interface of sync.RWMutex. Options.Lock may be another implementation.
 type Lock interface {
 	sync.Locker
 	RLock()
@@ -67,25 +66,25 @@ type EventKind string
 // The events.
 const (
 	Promoted EventKind = "promoted" // a directory was made pure upper
-	Failed   EventKind = "failed"   // it could not be; the kernel answered EXDEV
+	Failed   EventKind = "failed"   // a directory could not be promoted; the kernel returned EXDEV
 )
 
 // Event describes a promotion, for logs.
 type Event struct {
 	Kind  EventKind
 	Path  string // absolute, in PID 1's root
-	Moved int    // entries that were moved one by one
-	Bytes int64  // size of the regular files among them, which were copied up
+	Moved int    // entries that were moved individually
+	Bytes int64  // total size of the moved regular files, which were copied up
 	Took  time.Duration
-	Err   error // with Failed
+	Err   error // set for Failed
 }
 
-// Serve answers notifications from listener until ctx is done (it then returns ctx's error) or until no
-// process is left that could send any (nil). It does not close listener. Calls that wait when it returns get
-// ENOSYS once the listener is closed.
+// Serve answers notifications from listener until ctx is done (it then returns ctx's error) or until no process is left
+// that could send any (nil). It does not close listener. Calls that are waiting when it returns get ENOSYS once the
+// listener is closed.
 //
-// /proc must be a proc mount of the callers' pid namespace; if it is not, everything is handed to the kernel
-// or, with Emulate, reported as successful.
+// /proc must be a proc mount of the callers' pid namespace. If it is not, calls are passed to the kernel or, with
+// Emulate, reported as successful.
 func Serve(ctx context.Context, file *os.File, opt Options) error {
 	if opt.Lock == nil {
 		opt.Lock = new(sync.RWMutex)
@@ -101,14 +100,14 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 		return err
 	}
 	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc}
-	defer runtime.KeepAlive(file) // whose finalizer closes it
-	if opt.Asked == nil {         // a build starts too many programs: each would keep this processor from its caller
+	defer runtime.KeepAlive(file) // its finalizer would close it
+	// With a record, each of the many programs that a build starts would keep this processor from its caller.
+	if opt.Asked == nil {
 		s.syncWakeUp()
 	}
 	defer s.slow.Wait()
-	// A thread that waits in poll(2) seems to the Go scheduler to be at work for a
-	// while, and is watched at a cost of several times that of an answer. So the
-	// scheduler itself waits, for a descriptor that it knows.
+	// The Go scheduler assumes for a while that a thread in poll(2) is working, and watching it costs several times as
+	// much as an answer. So the scheduler itself waits, on a descriptor that is registered with it.
 	own, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		err = unix.SetNonblock(own, true)
@@ -137,11 +136,11 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	return errors.Join(fault.Wrap(err, "wait for system call notifications"), failed)
 }
 
-// drain answers until no caller waits. over reports whether there will be no further callers.
+// drain answers notifications until no caller waits. over reports whether there will be no further callers.
 func (s *server) drain() (over bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 	for {
-		var now unix.Timespec // does not block, nor do the calls of listener
+		var now unix.Timespec // zero: does not block, and neither do the calls of listener
 		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), 1, uintptr(unsafe.Pointer(&now)), 0,
 			0, 0)
 		switch {
@@ -168,16 +167,16 @@ func (s *server) drain() (over bool, err error) {
 // server serves one listener.
 type server struct {
 	listener
-	req     request // of the goroutine of Serve
+	req     request // used by the goroutine of Serve
 	opt     Options
-	ownProc bool // /proc shows the callers' pid namespace
+	ownProc bool // whether /proc shows the callers' pid namespace
 	slow    sync.WaitGroup
-	trying  sync.Mutex // held while a rename is considered; after Options.Lock
+	trying  sync.Mutex // held while a rename is considered; locked after Options.Lock
 }
 
-// next takes a notification and answers it, at once where that takes no more than
-// a look, and in a goroutine otherwise. It takes none while the sandbox is frozen:
-// a caller whose call was not taken yet can be stopped like any other.
+// next receives a notification. It answers it at once if that takes no longer than a check, and otherwise in a
+// goroutine. It receives none while the sandbox is frozen: a caller whose call was not received yet can be stopped like
+// any other.
 func (s *server) next() error {
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
@@ -197,8 +196,7 @@ func (s *server) next() error {
 	return nil
 }
 
-// decide returns the answer to n, or the function that finds it, answers, and may
-// take its time.
+// decide returns the answer to n, or a function that determines the answer, sends it, and may take long.
 func (s *server) decide(n *notification) (verdict, func()) {
 	if v, ok := s.refuse(n); ok {
 		return v, nil
@@ -237,7 +235,7 @@ func (s *server) decide(n *notification) (verdict, func()) {
 	}
 }
 
-// operation says how one call's arguments are laid out.
+// operation describes how the arguments of one call are laid out.
 type operation struct {
 	rename  func(args [6]uint64) renameArgs
 	execute bool
@@ -245,9 +243,9 @@ type operation struct {
 	emulate func(c caller, args [6]uint64) verdict
 }
 
-// OwnsProc reports whether /proc is a procfs of this process's pid namespace: in a container with a masked
-// /proc the outer one is bound, in which the numbers mean other processes. A link, or a directory that
-// imitates one, is not.
+// OwnsProc reports whether /proc is a procfs of this process's pid namespace. In a container with a masked /proc, the
+// outer one is bound, in which the numbers belong to other processes. A link, or a directory that imitates a procfs, is
+// not one.
 func OwnsProc() (bool, error) {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch err {
@@ -267,7 +265,7 @@ func OwnsProc() (bool, error) {
 	}
 	var self [32]byte
 	n, err := unix.Readlinkat(proc, "self", self[:])
-	if err == unix.ENOENT { // its pid namespace does not know us
+	if err == unix.ENOENT { // that pid namespace does not contain this process
 		return false, nil
 	}
 	return err == nil && string(self[:n]) == strconv.Itoa(os.Getpid()), fault.Wrap(err, "read /proc/self")

@@ -17,7 +17,7 @@ func TestUndo_ErrorNamesEndOfDeepPath(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("\x01", 250)
 	work, dir := openDir(t, t.TempDir()), openDir(t, t.TempDir())
-	// A directory on one side, and a file on the other, cannot be put together.
+	// A directory on one side and a file on the other cannot be merged.
 	descend(t, work, journalTree, name, func(fd int) error { return unix.Mkdirat(fd, "conflict", 0o755) })
 	descend(t, dir, "victim", name, func(fd int) error { return unix.Mknodat(fd, "conflict", unix.S_IFREG|0o644, 0) })
 	err := undo(work, dir, "victim")
@@ -29,7 +29,7 @@ func TestUndo_ErrorNamesEndOfDeepPath(t *testing.T) {
 	}
 }
 
-// openDir opens a directory until the test ends.
+// openDir opens a directory. The test closes it.
 func openDir(t *testing.T, path string) int {
 	t.Helper()
 	f, err := os.Open(path)
@@ -40,8 +40,8 @@ func openDir(t *testing.T, path string) int {
 	return int(f.Fd())
 }
 
-// descend makes a directory top in dir, with 300 more of a name in each other, and has
-// bottom make something in the last.
+// descend creates a directory top in dir, with 300 nested directories called name in it, and calls bottom for the
+// innermost.
 func descend(t *testing.T, dir int, top, name string, bottom func(fd int) error) {
 	t.Helper()
 	dir, err := unix.Dup(dir)

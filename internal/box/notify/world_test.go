@@ -26,10 +26,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 )
 
-// A world is a small sandbox: launcher (the ordinary user, or root) starts world
-// (PID 1 of new namespaces, mounts the overlay, serves notifications), which
-// starts actor (under the filter, runs one scenario). All three are this binary,
-// told apart by argv[0].
+// A world is a small sandbox. The launcher (the ordinary user, or root) starts the world (PID 1 of new namespaces,
+// which mounts the overlay and serves notifications), which starts the actor (under the filter, runs one scenario). All
+// three are this binary, distinguished by argv[0].
 const (
 	argLaunch = "notify-launch"
 	argWorld  = "notify-world"
@@ -53,18 +52,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// worldConfig travels in argv[1].
+// worldConfig is passed in argv[1].
 type worldConfig struct {
-	Dir      string // holds lower/, upper/, work/, m/
-	UID      int    // of the user, outside
-	Inside   int    // what it is mapped to; with Range, 0
+	Dir      string // contains lower/, upper/, work/, m/
+	UID      int    // uid of the user outside
+	Inside   int    // the uid to which it is mapped; 0 with Range
 	Range    bool   // 65536 ids are mapped (real root)
 	Emulate  bool
 	NoFilter bool
-	Bare     bool   // the actor keeps no capabilities
+	Bare     bool   // the actor has no capabilities
 	Scenario string // "" only recovers
 	Break    int    // fail the promotion at this step
-	Die      bool   // end PID 1 there instead
+	Die      bool   // kill PID 1 there instead
 }
 
 func (c worldConfig) arg() string {
@@ -118,7 +117,7 @@ func launch() int {
 	return runChild(cmd)
 }
 
-// beWorld is PID 1.
+// beWorld is the main function of PID 1.
 func beWorld() int {
 	c := configFromArgs()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -150,7 +149,7 @@ func beWorld() int {
 		case steps != c.Break:
 			return nil
 		case c.Die:
-			os.Exit(9) // and the kernel kills everyone else
+			os.Exit(9) // the kernel kills all other processes
 		}
 		return unix.EIO
 	}
@@ -194,8 +193,8 @@ func beWorld() int {
 	return 0
 }
 
-// freezeAll stops every process of the pid namespace but this one, and waits
-// until each thread is stopped, or waits for an answer or a vfork child.
+// freezeAll stops every process of the pid namespace except this one, and waits until each thread is stopped, or waits
+// for an answer or a vfork child.
 func freezeAll() (func(), error) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		running := 0
@@ -209,7 +208,7 @@ func freezeAll() (func(), error) {
 			if strings.ContainsRune("TtZX", rune(b[i+2])) {
 				continue
 			}
-			if b[i+2] == 'D' { // in the middle of a call, or waiting for an answer of ours?
+			if b[i+2] == 'D' { // in the middle of a call, or waiting for an answer of this process?
 				where, _ := os.ReadFile(strings.TrimSuffix(p, "stat") + "wchan")
 				if bytes.Contains(where, []byte("seccomp")) || bytes.Contains(where, []byte("vfork")) {
 					continue
@@ -248,8 +247,8 @@ func receiveFD(sock int) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "listener"), nil
 }
 
-// beActor makes the thread unprivileged for ever and executes itself again, so
-// that every thread of the scenario is.
+// beActor makes the thread permanently unprivileged and executes this binary again, so that every thread of the
+// scenario is unprivileged.
 func beActor() int {
 	runtime.LockOSThread()
 	c := configFromArgs()
@@ -282,8 +281,7 @@ func bePlay() int {
 	return play(c.Scenario)
 }
 
-// worldKinds are the ways a world is made; each test runs in all that the machine
-// and the user allow.
+// worldKinds returns the kinds of worlds. Each test runs in all that the machine and the user allow.
 func worldKinds(t *testing.T) map[string]worldConfig {
 	t.Helper()
 	kinds := map[string]worldConfig{}
@@ -302,14 +300,14 @@ func worldKinds(t *testing.T) map[string]worldConfig {
 	return kinds
 }
 
-// prepare makes the directories of a world; fill writes the lower layer.
+// prepare creates the directories of a world; fill writes the lower layer.
 func prepare(t testing.TB, c *worldConfig, fill func(lower string)) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "notify") // not t.TempDir: its parent is closed to other users
+	dir, err := os.MkdirTemp("/tmp", "notify") // not t.TempDir: other users cannot enter its parent
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // paths are longer than PATH_MAX: not for package os
+	t.Cleanup(func() { // paths exceed PATH_MAX, so package os cannot remove them
 		if out, err := exec.Command("sh", "-c", `chmod -R u+rwx "$0" 2>/dev/null; rm -rf "$0"`, dir).
 			CombinedOutput(); err != nil {
 			t.Errorf("clean up: %v %.300s", err, out)
@@ -342,7 +340,7 @@ func (c worldConfig) start() *exec.Cmd {
 	return cmd
 }
 
-// run runs c's world and gives what it printed.
+// run runs c's world and returns its output.
 func (c worldConfig) run(t testing.TB) string {
 	t.Helper()
 	out, err := c.start().CombinedOutput()
@@ -352,7 +350,7 @@ func (c worldConfig) run(t testing.TB) string {
 	return string(out)
 }
 
-// userNamespaces skips where none can be made.
+// userNamespaces skips the test if no user namespace can be created.
 func userNamespaces(t *testing.T) {
 	t.Helper()
 	skipOnce.Do(func() {
@@ -370,10 +368,10 @@ var (
 	skipErr  error
 )
 
-// inWorld is a scenario that PID 1 plays itself.
+// inWorld is a scenario that PID 1 runs itself.
 const inWorld = "both ways agree"
 
-// bothWaysAgree compares the two ways to tell a pure upper directory.
+// bothWaysAgree compares the two ways to detect a pure upper directory.
 func bothWaysAgree(root string) int {
 	p := func(s string) string { return filepath.Join(root, s) }
 	for _, err := range []error{

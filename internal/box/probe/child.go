@@ -72,7 +72,7 @@ func tryGuest() []result {
 	proc := tried(FreshProc, "mounted proc",
 		unix.Mount("proc", dir, "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
 	if proc.State == Missing {
-		// The outer one is bound instead (its masks stay), so it is a weakness.
+		// The host's /proc would be bound instead, with its masks, so this is a weakness and not a lack.
 		proc.State, proc.Detail = Weak, "the host's /proc is visible, with its masks: it shows processes outside"
 	}
 	rs = append(rs, proc)
@@ -86,7 +86,7 @@ func tryGuest() []result {
 	return append(rs, tried(SeccompNotify, "installed a listener", tryNotify()))
 }
 
-// tryLink creates the network device that links the gate of tier supervised. It ends with the namespace.
+// tryLink creates the network device that links the gate of tier supervised. The device is removed with the namespace.
 func tryLink() error {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -117,7 +117,7 @@ func trySeccomp() error {
 	return nil
 }
 
-// tryNotify asks for a listener: a container's own listener makes it EBUSY.
+// tryNotify asks for a listener. Where a container has installed its own listener, the kernel returns EBUSY.
 func tryNotify() error {
 	fd, err := install([]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}},
 		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
@@ -128,7 +128,7 @@ func tryNotify() error {
 }
 
 func install(p []unix.SockFilter, flags uintptr) (int, error) {
-	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]} // four at most
+	prog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]} // at most four
 	r, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	if e != 0 {
 		return -1, e
@@ -160,7 +160,7 @@ func tryMounts(c config) []result {
 	return rs
 }
 
-// tryWhiteout creates what represents a removal in a layer. On overlayfs itself this is refused.
+// tryWhiteout creates a whiteout, which records a removal in a layer. Overlayfs itself refuses it.
 func tryWhiteout(dir string) error {
 	if err := unix.Mknod(filepath.Join(dir, "gone"), unix.S_IFCHR, 0); err != nil {
 		return fmt.Errorf("record a removal: %w", err)
@@ -168,8 +168,8 @@ func tryWhiteout(dir string) error {
 	return nil
 }
 
-// tryOverlay exercises a root as a sandbox does: it reads from below, writes, removes (a whiteout), and
-// replaces a removed directory (an opaque one).
+// tryOverlay uses a root as a sandbox does: it reads from the lower layer, writes, removes (a whiteout), and replaces a
+// removed directory (an opaque one).
 func tryOverlay(dir string) (err error) {
 	p := func(s string) string { return filepath.Join(dir, s) }
 	for _, d := range []string{"low/d", "up", "work", "m"} {
@@ -220,8 +220,7 @@ func tryReflink(dir string) error {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
-// tryIDMap shifts a mount by the map of a user namespace that a child sits in
-// (mount_setattr(2), MOUNT_ATTR_IDMAP).
+// tryIDMap shifts the ids of a mount by the id map of a child's user namespace (mount_setattr(2), MOUNT_ATTR_IDMAP).
 func tryIDMap(dir string) error {
 	hold := exec.CommandContext(context.Background(), "/proc/self/exe")
 	hold.Args = []string{Argv0, string(taskHold)}

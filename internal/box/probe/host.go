@@ -20,7 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/quota"
 )
 
-// host is the state of the host that remedies depend on.
+// host is the state of the host on which remedies depend.
 type host struct {
 	root       bool
 	cloneKnob  bool // kernel.unprivileged_userns_clone is 0 (Debian's patch)
@@ -44,7 +44,7 @@ func lookAround(root bool) host {
 	return h
 }
 
-// filtered reports whether we run under a seccomp filter, as in a container.
+// filtered reports whether this process runs under a seccomp filter, as in a container.
 func filtered() bool {
 	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
 	return err == nil && mode != 0
@@ -110,11 +110,11 @@ func (h host) remedy(feature, errno string) string {
 	return ""
 }
 
-// kernelRemedy returns the remedy if tier gvisor does not start. Its kernel watches its processes by
-// ptrace(2) and seccomp(2), which yama and containers can refuse.
+// kernelRemedy returns the remedy if tier gvisor does not start. Its kernel controls its processes by
+// ptrace(2) and seccomp(2), which Yama and containers can refuse.
 func (h host) kernelRemedy(err error) string {
 	switch hint := fault.HintOf(err); {
-	case hint != "" && !strings.HasSuffix(hint, "coppice system probe"): // which leads here
+	case hint != "" && !strings.HasSuffix(hint, "coppice system probe"): // that hint leads back here
 		return hint
 	case h.ptrace:
 		return "sudo sysctl -w kernel.yama.ptrace_scope=1"
@@ -125,8 +125,8 @@ func (h host) kernelRemedy(err error) string {
 	return "see its error: coppice create --tier gvisor NAME, then coppice exec NAME true"
 }
 
-// landlock asks for the ABI (landlock_create_ruleset(2)); 6 has the scopes for
-// signals and abstract sockets.
+// landlock asks for the ABI version (landlock_create_ruleset(2)). ABI 6 has the scopes for signals and abstract
+// sockets.
 func landlock() Item {
 	it := Item{Group: Features, Name: Landlock, State: OK, Tried: "landlock_create_ruleset: version"}
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
@@ -144,7 +144,7 @@ func landlock() Item {
 	return it
 }
 
-// magics are from linux/magic.h; other numbers are shown as such.
+// magics are from linux/magic.h. Other file systems are shown as numbers.
 var magics = map[uint32]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
 	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs",
@@ -166,7 +166,7 @@ func fileSystem(dir string) (string, error) {
 	return fmt.Sprintf("type %#x", magic), nil
 }
 
-// homeFS reports the file system of the home, and what is known to be bad for a store.
+// homeFS reports the file system of the home, and whether it is known to be unsuitable for a store.
 func homeFS(home string) Item {
 	it := Item{Group: Features, Name: HomeFS, State: OK, Tried: "statfs " + home}
 	fs, err := fileSystem(home)
@@ -187,7 +187,7 @@ func homeFS(home string) Item {
 	return it
 }
 
-// diskLimit tries what create --limit disk=SIZE needs.
+// diskLimit tries what create --limit disk=SIZE requires.
 func diskLimit(root bool, home string) Item {
 	it := Item{Group: Features, Name: DiskLimit, State: OK, Tried: "wrote beyond a limit in " + home}
 	err := quota.NotRoot()
@@ -200,8 +200,8 @@ func diskLimit(root bool, home string) Item {
 	return it
 }
 
-// subordinateIDs looks for newuidmap(1) and ranges in subuid(5), which let more
-// than one id be mapped. Without them root is emulated.
+// subordinateIDs looks for newuidmap(1) and for ranges in subuid(5), which allow more than one id to be mapped. Without
+// them root is emulated.
 func subordinateIDs(root bool) Item {
 	it := Item{Group: Features, Name: SubordinateIDs, State: OK,
 		Tried: "newuidmap, newgidmap, /etc/subuid and /etc/subgid"}
@@ -238,8 +238,8 @@ func subordinateIDs(root bool) Item {
 	return it
 }
 
-// outerID is the user's id outside, where we are uid 0 of a user namespace that
-// maps one id (user_namespaces(7): each line of uid_map is inside, outside, size).
+// outerID returns the user's id outside if this process is uid 0 of a user namespace that maps one id
+// (user_namespaces(7): each line of uid_map is inside, outside, size).
 func outerID() string {
 	b, _ := os.ReadFile("/proc/self/uid_map")
 	if f := strings.Fields(string(b)); len(f) == 3 && f[2] == "1" {
@@ -248,8 +248,8 @@ func outerID() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// cgroup finds the control group (version 2) that this process is in, and tries
-// to make a child of it (cgroups(7), "Delegation").
+// cgroup finds the control group (version 2) of this process and tries to create a child of it (cgroups(7),
+// "Delegation").
 func cgroup() Item {
 	it := Item{Group: Features, Name: Cgroup, State: Missing, Tried: "created a child of the daemon's control group"}
 	dir, err := cgroupDir()
@@ -284,7 +284,7 @@ func cgroup() Item {
 	return it
 }
 
-// cgroupDir is the directory of our control group, as seen from our own mounts.
+// cgroupDir returns the directory of this process's control group in its own mount namespace.
 func cgroupDir() (string, error) {
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 // patience bounds a child: a mount of a dead network file system may hang.
 const patience = 5 * time.Second
 
-// kernelPatience bounds the start of a kernel, which is many times as much work.
+// kernelPatience bounds the start of a kernel, which takes much longer.
 const kernelPatience = 30 * time.Second
 
-// Probe tries the features that o selects. It makes no lasting change, and takes a few tens of milliseconds.
-// It returns an error if nothing could be tried; a lack, or an unknown result, is an item.
+// Probe tries the features that o selects. It makes no lasting change and takes a few tens of milliseconds. It returns
+// an error only if nothing could be tried; a lack or an unknown result is an item.
 func Probe(ctx context.Context, o Options) (Report, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -82,7 +82,7 @@ func existing(path string) string {
 	return os.TempDir()
 }
 
-// tiers judges the tiers by the features.
+// tiers derives the results for the tiers from the features.
 func tiers(r *Report, h host) []Item {
 	process := Item{Group: Tiers, Name: TierProcess, State: OK, Tried: "the features that it needs"}
 	process.need(r, UserNamespaces, Seccomp, Devpts, FreshProc)
@@ -128,8 +128,8 @@ func tiers(r *Report, h host) []Item {
 	return []Item{supervised, process, workspace}
 }
 
-// need makes an item Missing or Unknown by the first feature that it needs and that is
-// Missing, or else Unknown, and reports whether there is one.
+// need makes an item Missing if a feature that it needs is Missing, or else Unknown if one is Unknown, and reports
+// whether there is such a feature.
 func (it *Item) need(r *Report, features ...string) bool {
 	for _, state := range []State{Missing, Unknown} {
 		for _, name := range features {
@@ -150,7 +150,7 @@ func (it *Item) need(r *Report, features ...string) bool {
 	return false
 }
 
-// gvisor judges tier gvisor by starting it, if the host has the features that it needs.
+// gvisor probes tier gvisor by starting a sandbox, if the host has the features that the tier needs.
 func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
 	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it",
 		Detail: "a separate kernel for the sandbox, in user space"}
@@ -168,10 +168,10 @@ func gvisor(ctx context.Context, judged []Item, try func(context.Context) error,
 	return it
 }
 
-// oneLine returns the text of err in one line.
+// oneLine returns the text of err on one line.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// drivers judges the drivers by the features and the home.
+// drivers derives the results for the drivers from the features and the home.
 func drivers(r *Report, home string) []Item {
 	overlay := Item{Group: Drivers, Name: DriverOverlay, State: OK,
 		Tried: "mounted it with userxattr, its upper directory in the home"}
@@ -212,12 +212,12 @@ const Argv0 = "coppice-probe"
 type task string
 
 const (
-	taskMounts task = "mounts" // as the keeper does: its own mount namespace
-	taskGuest  task = "guest"  // as init does: all namespaces
-	taskHold   task = "hold"   // sits in a user namespace until its stdin closes
+	taskMounts task = "mounts" // like the keeper: in its own mount namespace
+	taskGuest  task = "guest"  // like init: in all namespaces
+	taskHold   task = "hold"   // waits in a user namespace until its stdin closes
 )
 
-// config travels as argv[2].
+// config is passed as argv[2].
 type config struct {
 	Home  string `json:"home"`
 	Root  bool   `json:"root"`
@@ -235,7 +235,7 @@ type result struct {
 
 type childReport struct {
 	Results []result `json:"results"`
-	start   error    // the child did not even start
+	start   error    // why the child did not start
 }
 
 // runChild runs one task in new namespaces.
@@ -294,13 +294,13 @@ func ownUser(a *syscall.SysProcAttr) {
 	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 }
 
-// tries of each task, for when it did not even start.
+// tries lists the features of each task, for when its child did not start.
 var tries = map[task][]string{
 	taskMounts: {Overlay},
 	taskGuest:  {UserNamespaces, FreshProc, Devpts, GateLink, Seccomp, SeccompNotify},
 }
 
-// items makes items of a child's results.
+// items converts a child's results to items.
 func (c childReport) items(t task, h host) []Item {
 	var items []Item
 	if c.start != nil {
@@ -309,7 +309,7 @@ func (c childReport) items(t task, h host) []Item {
 				Group: Features, Name: name, State: answer(c.start), Tried: "started a process in new namespaces",
 				Detail: c.start.Error(), Errno: errnoName(c.start), Remedy: h.remedy(UserNamespaces, errnoName(c.start)),
 			}
-			if it.State == Unknown && !h.none { // where no namespace may be made, clone(2) gives ENOSPC
+			if it.State == Unknown && !h.none { // where no namespace may be created, clone(2) returns ENOSPC
 				it.Remedy = retry
 			}
 			items = append(items, it)
@@ -329,7 +329,7 @@ func (c childReport) items(t task, h host) []Item {
 	return items
 }
 
-// errnoName is "EPERM", or "" where err has no errno.
+// errnoName returns the name of the errno of err, such as "EPERM", or "".
 func errnoName(err error) string {
 	var e unix.Errno
 	if errors.As(err, &e) {

@@ -42,7 +42,7 @@ func TestProbe(t *testing.T) {
 	t.Logf("%v", time.Since(start))
 	check(t, r)
 	if left, _ := os.ReadDir(home); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files left in the home: %v", left)
 	}
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
@@ -59,17 +59,17 @@ func check(t *testing.T, r Report) {
 	seen := map[string]bool{}
 	for _, it := range r.Items {
 		if seen[it.Group+it.Name] {
-			t.Errorf("%s %s is there twice", it.Group, it.Name)
+			t.Errorf("%s %s is listed twice", it.Group, it.Name)
 		}
 		seen[it.Group+it.Name] = true
 		if it.Tried == "" {
-			t.Errorf("%s: does not say what was tried", it.Name)
+			t.Errorf("%s: Tried is empty", it.Name)
 		}
 		if it.State != OK && it.Remedy == "" && it.Group != Tiers {
 			t.Errorf("%s is %s without a remedy", it.Name, it.State)
 		}
 		if strings.Contains(it.Remedy, "\n") {
-			t.Errorf("%s: a remedy is one line", it.Name)
+			t.Errorf("%s: the remedy is not a single line", it.Name)
 		}
 	}
 	for _, want := range []string{UserNamespaces, Overlay, Whiteouts, FreshProc, Devpts, Seccomp, SeccompNotify,
@@ -92,7 +92,7 @@ func TestProbe_Quick(t *testing.T) {
 	}
 }
 
-// An ordinary user's report is asked for by a child that is one.
+// TestProbeAsUser runs the probe in a child process of an ordinary user.
 func TestProbeAsUser(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

@@ -13,9 +13,9 @@ type State string
 // The states.
 const (
 	OK      State = "ok"
-	Weak    State = "weak"    // it works with less than it should have
-	Missing State = "missing" // it does not work
-	Unknown State = "unknown" // the probe itself failed, and says neither
+	Weak    State = "weak"    // works, with less than it should have
+	Missing State = "missing" // does not work
+	Unknown State = "unknown" // the probe itself failed and proves neither
 )
 
 // Groups of items.
@@ -25,7 +25,7 @@ const (
 	Features = "features"
 )
 
-// Names of items. Tests skip by the names of features.
+// Names of items. Tests decide by the names of features whether to skip.
 const (
 	TierProcess    = "process"
 	TierWorkspace  = "workspace"
@@ -61,7 +61,7 @@ type Item struct {
 	Tried  string `json:"tried"`            // the test
 	Detail string `json:"detail,omitempty"` // the finding
 	Errno  string `json:"errno,omitempty"`  // the kernel's error, if it refused
-	Remedy string `json:"remedy,omitempty"` // one line; set unless OK, where there is one
+	Remedy string `json:"remedy,omitempty"` // one line; set unless OK, where a remedy exists
 }
 
 // Report lists what this host can do.
@@ -69,10 +69,10 @@ type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	// Tier is the strongest tier that works without extra cost: process, or "" if it does not work or is not
-	// known to; never workspace, which confines nothing.
+	// Tier is the strongest tier that works without extra cost: process, or "" if that does not work or its result is
+	// unknown. It is never workspace, which confines nothing.
 	Tier   string `json:"tier"`
-	Driver string `json:"driver"` // the best driver that works; "" when none does
+	Driver string `json:"driver"` // the best driver that works, or ""
 }
 
 // Options configure Probe.
@@ -81,12 +81,12 @@ type Options struct {
 	Home string
 	// Root says that the caller is real root, not uid 0 of a user namespace.
 	Root bool
-	// Quick limits the probe to what decides about tier and driver.
+	// Quick limits the probe to what determines the tier and the driver.
 	Quick bool
 	// Program is coppice-init, which runs the self-tests.
 	Program *os.File
-	// GVisor starts a sandbox of tier gvisor and ends it. Its error says why that failed, and its hint how to
-	// mend it. If nil, the tier is not probed.
+	// GVisor starts a sandbox of tier gvisor and stops it. Its error says why that failed, and the error's hint how to
+	// fix it. If nil, the tier is not probed.
 	GVisor func(context.Context) error
 }
 

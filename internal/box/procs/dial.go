@@ -16,8 +16,8 @@ import (
 // The connection may not be complete: waiting for it is left to the receiver of the socket.
 func (v *View) Dial(port uint16) (int, error) {
 	if v.ownNet {
-		// Every listener is the sandbox's, and most listen at these addresses. The kernel takes
-		// milliseconds for its lists.
+		// Every listener belongs to the sandbox, and most listen on these addresses. Reading the kernel's lists takes
+		// milliseconds.
 		for _, addr := range usual {
 			if fd, err := connect(netip.AddrPortFrom(addr, port)); err == nil {
 				return fd, nil
@@ -73,8 +73,8 @@ func connect(to netip.AddrPort) (int, error) {
 // refusalMS is how long refusal waits, in milliseconds.
 const refusalMS = 20
 
-// refusal waits until a connection that was started is refused or established. It waits for a
-// moment only, which is enough unless the queue of the listener is full.
+// refusal waits until a connection that was started is refused or established. It waits at most refusalMS, which is
+// enough unless the queue of the listener is full.
 func refusal(fd int) error {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	if n, err := unix.Poll(p, refusalMS); err != nil || n != 1 {
@@ -90,8 +90,8 @@ func refusal(fd int) error {
 	return err
 }
 
-// OwnEnd reports whether a TCP socket is connected to itself. A connection to a port of the
-// loopback address at which no process listens can be.
+// OwnEnd reports whether a TCP socket is connected to itself. That can happen to a connection to a port of the loopback
+// address on which no process listens.
 func OwnEnd(fd int) bool {
 	a, err := unix.Getsockname(fd)
 	b, berr := unix.Getpeername(fd)

@@ -37,9 +37,9 @@ func (p Stat) Halted() bool {
 	return true
 }
 
-// halted reports whether a task in that state cannot run until another process lets it: it is
-// stopped or dead, or waits for a vfork child or for init's answer to a notification. The kernel
-// reports the last two as uninterruptible sleep; only wchan tells them from others.
+// halted reports whether a task in that state cannot run until another process lets it: it is stopped or dead, or waits
+// for a vfork child or for init's answer to a notification. The kernel reports the last two as uninterruptible sleep;
+// only wchan distinguishes them from other sleeps.
 func halted(state byte, dir string) bool {
 	switch state {
 	case 'T', 't', 'Z', 'X':
@@ -49,15 +49,15 @@ func halted(state byte, dir string) bool {
 		if err != nil {
 			return false
 		}
-		// Compilers put suffixes to functions: ".isra.0", ".constprop.0".
+		// Compilers append suffixes to function names: ".isra.0", ".constprop.0".
 		where, _, _ := strings.Cut(string(b), ".")
 		return slices.Contains(heldIn, where)
 	}
 	return false
 }
 
-// Held reports whether a task, by its id in our /proc, has ended, is frozen by its control group,
-// or waits for init.
+// Held reports whether a task, by its id in this process's /proc, has ended, is frozen by its control group, or waits
+// for init.
 func Held(tid string) bool {
 	dir := "/proc/" + tid
 	p, ok := readStat(dir + "/stat")
@@ -67,6 +67,6 @@ func Held(tid string) bool {
 	return halted('D', dir)
 }
 
-// heldIn are the kernel functions in which a task that is held sleeps.
+// heldIn are the kernel functions in which a held task sleeps.
 var heldIn = []string{"kernel_clone", "wait_for_vfork_done", "seccomp_do_user_notification", "__seccomp_filter",
 	"do_freezer_trap", "get_signal"}

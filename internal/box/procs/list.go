@@ -76,13 +76,12 @@ func allPIDs() ([]int, error) {
 	return pids, nil
 }
 
-// killRounds bounds KillDescendants. Processes that fork faster than they are killed for that
-// long are stopped by the limit of processes.
+// killRounds bounds KillDescendants. Processes that fork faster than they are killed for that long reach the limit of
+// processes.
 const killRounds = 1000
 
-// KillDescendants kills the descendants of process pid, which is a child subreaper (prctl(2)), so
-// that orphans are its descendants too. A process may fork between the scan and the signal, so it
-// scans until there is none left.
+// KillDescendants kills the descendants of process pid. That process is a child subreaper (prctl(2)), so orphans are
+// its descendants too. A process may fork between the scan and the signal, so it scans until none is left.
 func KillDescendants(pid int) {
 	for range killRounds {
 		list, err := Scan(pid)
@@ -148,7 +147,7 @@ func (l List) Tree(pid int) []int {
 	return pids
 }
 
-// PIDs is scan without the stat files where they are not needed: it returns pids alone.
+// PIDs is like Scan but returns only pids, and avoids reading stat files where it can.
 func PIDs(self int) ([]int, error) {
 	if self == 0 {
 		return allPIDs()

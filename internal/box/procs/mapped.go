@@ -17,15 +17,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// The sizes of a Mapped, in bytes. As JSON, both fit into a frame of the keeper (wire.MaxFrame),
-// the second together with programs.
+// The maximum sizes of a Mapped, in bytes. As JSON, both fit into a frame of the keeper (wire.MaxFrame), the second
+// together with programs.
 const (
 	maxMapped  = 512 << 10
 	maxWritten = 96 << 10
 )
 
-// MappedBy returns the files that processes, by their pids in our /proc, have mapped, including
-// the programs that they execute.
+// MappedBy returns the files that processes, given by their pids in this process's /proc, have mapped, including the
+// programs that they execute.
 func MappedBy(pids []int) initlink.Mapped {
 	l := newMapList(maxMapped)
 	for _, pid := range pids {
@@ -34,10 +34,10 @@ func MappedBy(pids []int) initlink.Mapped {
 	return l.mapped()
 }
 
-// WrittenBy returns the files that processes, by their pids in our /proc, can write through shared
-// mappings: such a write need not change the times of the file. Files below own are left out,
-// since no snapshot has them. pathless says that the caller can find a file by its inode, so that
-// one without a path does not set All.
+// WrittenBy returns the files that processes, given by their pids in this process's /proc, can write through shared
+// mappings: such a write need not change the times of the file. Files under the directories own are left out, since no
+// snapshot contains them. pathless says that the caller can find a file by its inode, so that a file without a path
+// does not set All.
 func WrittenBy(pids []int, own []string, pathless bool) initlink.Mapped {
 	l := newMapList(maxWritten)
 	l.own, l.pathless = own, pathless
@@ -51,7 +51,7 @@ func WrittenBy(pids []int, own []string, pathless bool) initlink.Mapped {
 type mapList struct {
 	inodes   map[uint64]struct{}
 	paths    map[string]struct{}
-	left     int // bytes
+	left     int // bytes left
 	all      bool
 	own      []string
 	pathless bool
@@ -90,8 +90,7 @@ func (l *mapList) read(pid int, list func(*mapList, *os.File) error) {
 // scan adds each line of /proc/PID/maps.
 func (l *mapList) scan(f *os.File) error { return eachMapping(f, false, l.add) }
 
-// eachMapping reads the files of /proc/PID/maps, or only those that are mapped
-// shared and writable:
+// eachMapping reads the files of /proc/PID/maps, or only those that are mapped shared and writable:
 //
 //	7f00-7f01 rw-s 00000000 fe:00 12345      /path
 func eachMapping(f *os.File, written bool, add func(ino uint64, path []byte)) error {
@@ -130,8 +129,8 @@ func (l *mapList) add(ino uint64, path []byte) {
 	}
 }
 
-// addWritten adds a file that can be written. A file whose name was removed may have other names,
-// and a name may end in " (deleted)" itself.
+// addWritten adds a file that can be written. A file whose name was removed may have other names, and a name may itself
+// end in " (deleted)".
 func (l *mapList) addWritten(ino uint64, path []byte) {
 	p := string(path)
 	for _, own := range l.own {
@@ -141,7 +140,7 @@ func (l *mapList) addWritten(ino uint64, path []byte) {
 	}
 	if name, gone := strings.CutSuffix(p, " (deleted)"); gone {
 		if strings.Count(name, "/") == 1 || name == "/dev/zero" {
-			return // shared memory, with a name of the kernel's: /memfd:x, /SYSV00000000, /[aio], ...
+			return // shared memory with a name from the kernel: /memfd:x, /SYSV00000000, /[aio], ...
 		}
 		l.all = l.all || !l.pathless
 	}

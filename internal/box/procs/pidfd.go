@@ -25,8 +25,8 @@ const (
 	pidfdInfoExit = 1 << 3
 )
 
-// OpenPidfd returns a pidfd of a process, or -1. Neither pidfd_open(2) nor ioctl(2) on a pidfd
-// blocks, so they are raw system calls, which the Go scheduler does not see.
+// OpenPidfd returns a pidfd of a process, or -1. Neither pidfd_open(2) nor ioctl(2) on a pidfd blocks, so they are raw
+// system calls that bypass the Go scheduler.
 func OpenPidfd(pid int) int {
 	fd, _, e := unix.RawSyscall(unix.SYS_PIDFD_OPEN, uintptr(pid), 0, 0)
 	if e != 0 {
@@ -35,8 +35,8 @@ func OpenPidfd(pid int) int {
 	return int(fd)
 }
 
-// ParentByPidfd returns the parent of process pid, whose pidfd is fd. Reading it from the pidfd takes a
-// tenth of the time that a file of /proc does.
+// ParentByPidfd returns the parent of process pid, whose pidfd is fd. Asking the pidfd takes a tenth of the time of
+// reading a file of /proc.
 func ParentByPidfd(fd, pid int) (int, bool) {
 	var info pidfdInfo
 	if _, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info))); e == 0 {

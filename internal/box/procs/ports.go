@@ -27,7 +27,7 @@ const (
 	maxDescriptors = 1 << 18
 )
 
-// Ports lists the listening TCP sockets of the sandbox at one port, or at all ports if port is 0.
+// Ports lists the listening TCP sockets of the sandbox on one port, or on all ports if port is 0.
 func (v *View) Ports(port uint16) (initlink.Seen, error) {
 	s := initlink.Seen{Shared: !v.ownNet}
 	all, err := listeners(port)
@@ -41,7 +41,7 @@ func (v *View) Ports(port uint16) (initlink.Seen, error) {
 	for _, l := range all {
 		pid := held[l.Inode]
 		if pid == 0 && s.Shared {
-			continue // of a process of the host
+			continue // belongs to a process of the host
 		}
 		s.Ports = append(s.Ports, initlink.Port{Addr: l.Addr, Inode: l.Inode, PID: pid})
 	}
@@ -61,9 +61,8 @@ func (v *View) Ports(port uint16) (initlink.Seen, error) {
 	return s, nil
 }
 
-// listeners reads the listening sockets of our network namespace at one port, or at all ports if
-// port is 0. The kernel's lists are of the namespace of the reading thread; all threads of init
-// are in the same one.
+// listeners reads the listening sockets of this process's network namespace on one port, or on all ports if port is 0.
+// The kernel's lists are those of the namespace of the reading thread; all threads of init are in the same one.
 func listeners(port uint16) (all []sockets.Listener, err error) {
 	for _, name := range []string{"tcp", "tcp6"} {
 		f, err := os.Open("/proc/thread-self/net/" + name)
@@ -92,7 +91,7 @@ func listeners(port uint16) (all []sockets.Listener, err error) {
 func (v *View) holders(all []sockets.Listener) (map[uint64]int, error) {
 	if v.blind {
 		if v.ownNet {
-			return nil, nil // all sockets of the namespace are the sandbox's
+			return nil, nil // all sockets of the namespace belong to the sandbox
 		}
 		return nil, v.blindness()
 	}
@@ -120,9 +119,9 @@ func (v *View) holders(all []sockets.Listener) (map[uint64]int, error) {
 	return held, nil
 }
 
-// eachSocket calls each with the inodes of the sockets among the descriptors in a directory
-// /proc/PID/fd. It reads at most "most" descriptors and returns how many it read. A link that
-// begins with "socket:" is not a path, since paths begin with a slash.
+// eachSocket calls each with the inodes of the sockets among the descriptors in a directory /proc/PID/fd. It reads at
+// most "most" descriptors and returns how many it read. A link that begins with "socket:" is never a path, since paths
+// begin with a slash.
 func eachSocket(dir string, most int, each func(inode uint64)) (n int) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 const (
 	maxListed   = 2048
 	maxCmdline  = 4096      // bytes of the arguments of one process
-	maxListArgs = 256 << 10 // bytes of the arguments of all
-	argCost     = 6         // bytes that each argument takes besides its own
+	maxListArgs = 256 << 10 // bytes of the arguments of all processes
+	argCost     = 6         // overhead of each argument in bytes
 	listTime    = 2 * time.Second
-	ticks       = 100 // USER_HZ: the same on every machine
+	ticks       = 100 // USER_HZ, the same on every machine
 )
 
 // Processes lists the processes of the sandbox except init.
@@ -70,7 +70,7 @@ func stateOf(c byte) string {
 	return "?"
 }
 
-// bootTime is the time from which Process.Start counts.
+// bootTime is the time from which Process.Start is counted.
 func bootTime() time.Time {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -89,20 +89,19 @@ func splitArgs(b []byte) (args [][]byte, cut bool) {
 		return nil, false
 	}
 	args = bytes.Split(bytes.TrimSuffix(b, []byte{0}), []byte{0})
-	// An empty argument takes space, too.
+	// An empty argument takes space too.
 	if most := maxCmdline / 16; len(args) > most {
 		args, cut = args[:most], true
 	}
 	return args, cut
 }
 
-// argReader reads the arguments of processes on a goroutine of its own. If a read blocks (see
-// Cmdline), further ones return nothing until it returns. read is called from one goroutine at a
-// time.
+// argReader reads the arguments of processes in a separate goroutine. If a read blocks (see Cmdline), further ones
+// return nothing until it returns. Only one goroutine at a time may call read.
 type argReader struct {
 	ask     chan int
-	got     chan []byte // of one
-	waiting bool        // a read has timed out, and its result will come from got
+	got     chan []byte // the result for one pid
+	waiting bool        // a read has timed out; its result will still arrive on got
 }
 
 func newArgReader() *argReader {
@@ -138,5 +137,5 @@ func (r *argReader) read(ctx context.Context, pid int) []byte {
 	}
 }
 
-// pageSize is what proc_pid_stat(5) counts memory in.
+// pageSize is the unit in which proc_pid_stat(5) counts memory.
 var pageSize = int64(os.Getpagesize())

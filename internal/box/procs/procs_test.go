@@ -29,7 +29,7 @@ func TestParseStat_OwnProcess(t *testing.T) {
 	}
 	up := time.Since(bootTime().Add(time.Duration(p.start) * time.Second / ticks))
 	if up < -time.Second || up > time.Hour {
-		t.Errorf("we run for %v", up)
+		t.Errorf("this process runs for %v", up)
 	}
 }
 

@@ -31,9 +31,9 @@ func readSmall(path string, buf []byte) []byte {
 	return buf[:n]
 }
 
-// Cmdline reads the beginning of /proc/PID/cmdline, the arguments of a process, into buf, and
-// returns what it read. The arguments are in the memory of the process. A read of that memory can
-// block, as of a mapped file of FUSE.
+// Cmdline reads the beginning of /proc/PID/cmdline, the arguments of a process, into buf, and returns what it read. The
+// arguments are in the memory of the process, and a read of that memory can block, for example if it maps a file of
+// FUSE.
 func Cmdline(pid int, buf []byte) []byte {
 	return readSmall("/proc/"+strconv.Itoa(pid)+"/cmdline", buf)
 }

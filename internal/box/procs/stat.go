@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is a process or thread, as /proc/PID/stat has it (proc_pid_stat(5)).
+// Stat is a process or thread as in /proc/PID/stat (proc_pid_stat(5)).
 type Stat struct {
 	PID, ppid, pgrp, session, threads int
 	state                             byte
-	cpu, start                        uint64 // clock ticks: of processor time, and of its start since boot
+	cpu, start                        uint64 // clock ticks: processor time, and time of its start since boot
 	rss                               int64  // pages
 }
 

@@ -13,19 +13,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// View is what init sees of the processes of its sandbox. Its methods may be called from several
-// goroutines, except for Processes, which one goroutine calls at a time.
+// View is init's view of the processes of its sandbox. Its methods may be called from several goroutines, except for
+// Processes, which only one goroutine at a time may call.
 type View struct {
-	self   int  // the pid of init, where it is not PID 1
-	ownNet bool // the network namespace is the sandbox's own
-	blind  bool // /proc does not show the sandbox's processes
+	self   int  // the pid of init if it is not PID 1
+	ownNet bool // whether the network namespace is the sandbox's own
+	blind  bool // whether /proc lacks the sandbox's processes
 	args   *argReader
 }
 
-// NewView returns the view of a sandbox whose processes descend from process self, or are all
-// others in /proc if self is 0. ownNet says that the sandbox has a network namespace of its own,
-// and blind that /proc does not show its processes. A goroutine reads for the view until this
-// process ends.
+// NewView returns the view of a sandbox whose processes are the descendants of process self, or all others in /proc if
+// self is 0. ownNet says that the sandbox has its own network namespace, and blind that /proc does not show its
+// processes. NewView starts a goroutine that runs until this process ends.
 func NewView(self int, ownNet, blind bool) *View {
 	return &View{self: self, ownNet: ownNet, blind: blind, args: newArgReader()}
 }
@@ -33,9 +32,8 @@ func NewView(self int, ownNet, blind bool) *View {
 // SharesNet reports whether the sandbox shares the network of the host.
 func (v *View) SharesNet() bool { return !v.ownNet }
 
-// Signal sends a signal to one process of the sandbox, as l says. The pidfd stays with the process
-// that had the pid when it was opened: as long as that process exists, what is read by the pid is
-// about it.
+// Signal sends a signal to one process of the sandbox, as l specifies. The pidfd refers to the process that had the pid
+// when it was opened. While that process exists, whatever /proc shows for the pid is about it.
 func (v *View) Signal(l initlink.Look) error {
 	if l.PID <= 1 || l.PID == v.self {
 		return fault.New(fault.Denied, "cannot signal process %d: not a process of the sandbox, or its init",
@@ -45,7 +43,7 @@ func (v *View) Signal(l initlink.Look) error {
 	none := fault.New(fault.NotFound, "process %d not found in the sandbox", l.PID).
 		WithHint("list them: coppice process ls NAME")
 	fd, err := unix.PidfdOpen(l.PID, 0)
-	// EINVAL, ENOENT: a thread
+	// pidfd_open(2) returns EINVAL or ENOENT for a thread.
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 		return none
 	}
@@ -56,7 +54,7 @@ func (v *View) Signal(l initlink.Look) error {
 	if v.blind && l.Start != 0 {
 		return v.blindness()
 	}
-	if !v.blind { // if it is, pidfd_open has found only processes of our own pid namespace
+	if !v.blind { // if blind, pidfd_open has found only processes of this pid namespace
 		p, ok := readStat("/proc/" + strconv.Itoa(l.PID) + "/stat")
 		if !ok || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
 			return none
@@ -80,8 +78,7 @@ func (v *View) Signal(l initlink.Look) error {
 	return fault.Wrap(err, "signal process %d", l.PID)
 }
 
-// maxDepth bounds the search for an ancestor. Parents that change meanwhile can look like a
-// cycle.
+// maxDepth bounds the search for an ancestor. Parents that change during the search can look like a cycle.
 const maxDepth = 4096
 
 // ours reports whether a process descends from init. Orphans become children of init, so each

@@ -28,11 +28,11 @@ const (
 	procmapFileBacked = 0x20
 )
 
-// query adds the files of /proc/PID/maps that are mapped shared and writable. The
-// kernel leaves the others out, of which there may be thousands.
+// query adds the files of /proc/PID/maps that are mapped shared and writable. The kernel filters out other mappings, of
+// which there may be thousands.
 func (l *mapList) query(f *os.File) error {
 	name := make([]byte, unix.PathMax)
-	var pin runtime.Pinner // the query holds its address as a number
+	var pin runtime.Pinner // the query holds the address as a number
 	pin.Pin(&name[0])
 	defer pin.Unpin()
 	q := procmapQuery{flags: procmapWritable | procmapShared | procmapOrNext | procmapFileBacked}
@@ -48,7 +48,7 @@ func (l *mapList) query(f *os.File) error {
 			}
 			q.addr = q.end
 		case unix.ENOENT, unix.ESRCH:
-			return e // there are no more, or the process has ended
+			return e // no more mappings, or the process has ended
 		default: // an older kernel, or a path that is too long for it
 			return eachMapping(f, true, l.addWritten)
 		}

@@ -26,7 +26,7 @@ import (
 //	         live root and, if it is mounted, one byte that carries its descriptor;
 //	         each FrameSave with a directory is answered by FrameReply when the
 //	         memory image is in it, and one byte that carries the image's init
-//	rekey   FrameReply with an initlink.Rekeyed
+//	rekey    FrameReply with an initlink.Rekeyed
 //	release  FrameReply when the gate of a resumed box is open
 //	pause    FrameReply when all processes are paused; resume, when they run again
 //	count    FrameReply with a number
@@ -36,16 +36,16 @@ import (
 //	signal   FrameReply; to a running exec
 //	cancel   FrameReply; the exec is terminated, and killed if it does not exit
 //	input    the caller sends Stdin and StdinEOF frames for a running exec, then
-//	         one FrameThaw, which is answered by FrameReply: all is on its way
+//	         one FrameThaw, which is answered by FrameReply when all of it was queued
 //	wait     FrameRecorded and FrameReply with an Exit when an exec has ended
 //	active   FrameReply with a clock that differs from Since, as soon as there is
 //	         one: a process has run. Does not keep an idle box alive
-//	ran      as active, less promptly, with a clock that leaves out what init does
+//	ran      like active, but slower, with a clock that does not count what init does
 //	         for the keeper
 //	programs FrameReply with events of programs after Since, as soon as there are
 //	         some, or at once with Now. Does not keep an idle box alive
-//	processes, ports      FrameReply with what init has seen; only the given Port
-//	                      unless it is 0
+//	processes, ports      FrameReply with the list that init made; only the given
+//	                      Port unless it is 0
 //	signal-process        FrameReply when the signal was sent
 //	dial     FrameReply, and one byte that carries a socket, connected or connecting
 //	root     FrameReply with the user of commands and how ids appear and, if the
@@ -94,7 +94,7 @@ const (
 // Exit is the result of an exec, and the payload of FrameExit in its stream.
 type Exit struct {
 	wire.Exit
-	// Alone says that no process was left in the box when the command was reaped; there is none until the
+	// Alone says that no process was left in the box when the command was reaped. The box then has no process until the
 	// next exec starts.
 	Alone bool `json:"alone,omitempty"`
 	// Stopped says that the box was being stopped when the command exited.
@@ -103,9 +103,9 @@ type Exit struct {
 	TTY bool `json:"tty,omitempty"`
 	// Resources are those of the command and of the descendants that it waited for.
 	Resources wire.Resources `json:"resources,omitzero"`
-	// Env is the command's own environment, as KEY=VALUE, from which secrets in its output are recognized.
+	// Env is the command's own environment, as KEY=VALUE. Secrets in its output are recognized from it.
 	Env []string `json:"env,omitempty"`
-	// Output is the recorded output. It is sent in frames of its own.
+	// Output is the recorded output, which is sent in separate frames.
 	Output []wire.Recorded `json:"-"`
 }
 
@@ -120,7 +120,7 @@ type Call struct {
 	Kept   uint64            `json:"kept,omitempty"`   // programs
 	Grace  time.Duration     `json:"grace,omitempty"`  // stop
 	PID    int               `json:"pid,omitempty"`    // signal-process
-	Start  uint64            `json:"start,omitempty"`  // signal-process: of the process that is meant, unless 0
+	Start  uint64            `json:"start,omitempty"`  // signal-process: the start of the process, unless 0
 	Port   uint16            `json:"port,omitempty"`   // ports, dial
 	Phases []plan.Phase      `json:"phases,omitempty"` // policy
 	Rekey  *Rekey            `json:"reseal,omitempty"` // rekey
@@ -158,7 +158,7 @@ type Status struct {
 type ExecStatus struct {
 	ID       string     `json:"id"`
 	PID      int        `json:"pid"` // inside
-	Cmd      []string   `json:"cmd"` // no more of it than limit.StatusArgs: then the last argument ends in "..."
+	Cmd      []string   `json:"cmd"` // cut to limit.StatusArgs; the last argument then ends in "..."
 	Started  time.Time  `json:"started"`
 	Attached bool       `json:"attached,omitempty"`
 	Kept     bool       `json:"kept,omitempty"`

@@ -12,7 +12,7 @@ const (
 	ConfigFD = 3
 	ReadyFD  = 4
 	LockFD   = 5
-	GateFD   = 6 // coppice-gate, where the box is gated
+	GateFD   = 6 // coppice-gate, if the box has a gate
 	SentryFD = 7 // coppice-sentry, in tier gvisor
 )
 
@@ -20,8 +20,8 @@ const (
 const (
 	SocketName = "keeper.sock"
 	LogName    = "keeper.log"
-	LockName   = "lock" // held for the keeper from before its start to its end
-	RootName   = "root" // where the keeper mounts the root
+	LockName   = "lock" // held from before the keeper's start to its exit
+	RootName   = "root" // mount point of the root
 )
 
 // LeftName is the file in the run directory to which an exiting keeper writes the program events that were
@@ -34,6 +34,6 @@ type Outcome struct {
 	Err      *Failure      `json:"err,omitempty"`
 }
 
-// Env is the whole environment of keeper and init. They are numerous and mostly idle: few threads, little
-// heap.
+// Env is the complete environment of keeper and init. There may be many of them, mostly idle, so they get few threads
+// and little heap.
 var Env = []string{"GOMAXPROCS=2", "GOGC=50", "GOMEMLIMIT=32MiB"}

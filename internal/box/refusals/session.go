@@ -11,16 +11,15 @@ import (
 // maxUp is how many ancestors of a process are searched for its session.
 const maxUp = 16
 
-// Session is the session of a command. Every command leads a session, and its descendants are in
-// it unless they make their own. No other process gets the leader's pid as long as the session has
-// a process.
+// Session is the session of a command. Every command leads a session, and its descendants are in it unless they create
+// their own. No other process gets the leader's pid while the session has a process.
 type Session struct {
-	Leader int  // the pid of the leader; 0 if it is not known
-	Lives  bool // the leader runs
+	Leader int  // the pid of the leader; 0 if unknown
+	Lives  bool // the leader is running
 }
 
-// SessionOf returns the session of the command that thread tid descends from. If a descendant of
-// the command has made a session of its own, it is found through the parents of its leader.
+// SessionOf returns the session of the command from which thread tid descends. If a descendant of the command has
+// created its own session, the command's session is found through the parents of that session's leader.
 func SessionOf(tid int) Session {
 	for range maxUp {
 		sid, err := unix.Getsid(tid)

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// maxRefused is how many different refusals are reported in one interval. Others are counted
-	// together.
+	// maxRefused is how many different refusals are reported in one interval. Further ones are counted together.
 	maxRefused = 64
 	// refusedAgain is how long equal refusals are counted before they are reported again.
 	refusedAgain = 10 * time.Second
@@ -21,11 +20,11 @@ const (
 	maxProgram = 256
 )
 
-// Summary sums up refused system calls for the keeper. A refusal that is new is due at once, and
-// repeated ones after an interval. Before the keeper learns that a command has ended, it gets all
-// refusals so far (Take). A nil Summary has none. Methods may be called from several goroutines.
+// Summary summarizes refused system calls for the keeper. A new refusal is due at once, and repeated ones after an
+// interval. Before the keeper learns that a command has exited, it gets all refusals so far (Take). A nil Summary is
+// empty. Methods may be called from several goroutines.
 type Summary struct {
-	tally *Tally        // of all refusals, counted before the caller gets its answer
+	tally *Tally        // counts each refusal before the caller gets its answer
 	due   chan struct{} // see Due
 
 	mu    sync.Mutex
@@ -37,16 +36,16 @@ type Summary struct {
 // Refusal is a refused call. Equal ones are reported together.
 type Refusal struct {
 	Call    string // the system call's name
-	Program string // that the caller executes; any bytes
+	Program string // the program that the caller executes; any bytes
 	Errno   unix.Errno
-	Command Session // of the caller
+	Command Session // the caller's session
 }
 
-// refusedAt counts equal refusals since they were reported last.
+// refusedAt counts equal refusals since they were last reported.
 type refusedAt struct {
-	pid   int // of the first caller
+	pid   int // pid of the first caller
 	count int64
-	at    time.Time // of the last report
+	at    time.Time // time of the last report
 }
 
 // NewSummary returns an empty Summary that also counts in tally.
@@ -54,8 +53,8 @@ func NewSummary(tally *Tally) *Summary {
 	return &Summary{tally: tally, due: make(chan struct{}, 1), seen: map[Refusal]*refusedAt{}}
 }
 
-// Add counts a refusal whose caller has not got its answer yet. process returns the pid of the
-// caller, and is called if the refusal is new.
+// Add counts a refusal whose caller has not received its answer yet. process returns the pid of the caller, and is
+// called if the refusal is new.
 func (r *Summary) Add(one Refusal, process func() int) {
 	r.tally.Add()
 	one.Program = one.Program[:min(len(one.Program), maxProgram)]
@@ -94,8 +93,8 @@ func (r *Summary) waitLocked() {
 	}
 }
 
-// Take returns the refusals that were not reported yet. It forgets those that were reported an
-// interval ago, which makes room for new ones.
+// Take returns the refusals that were not reported yet. It forgets those that were reported an interval ago, to make
+// room for new ones.
 func (r *Summary) Take(now time.Time) (out initlink.Refused) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +117,7 @@ func (r *Summary) Take(now time.Time) (out initlink.Refused) {
 	return out
 }
 
-// Tell sends the result of Take, if there is any, to the keeper.
+// Tell sends the result of Take to the keeper unless it is empty.
 func (r *Summary) Tell(link *initlink.Link) error {
 	if r == nil {
 		return nil
@@ -130,7 +129,7 @@ func (r *Summary) Tell(link *initlink.Link) error {
 	return link.Send(initlink.MsgRefused, out)
 }
 
-// Due is ready to receive from when Take is to be called. It is nil for a nil Summary.
+// Due returns a channel that is ready when Take must be called. It is nil for a nil Summary.
 func (r *Summary) Due() <-chan struct{} {
 	if r == nil {
 		return nil

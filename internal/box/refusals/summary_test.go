@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSummary_ReportsRefusalsOnce checks that each refused call is reported once, in summaries
-// of bounded size, and that a new call that has room is reported at once.
+// TestSummary_ReportsRefusalsOnce checks that each refused call is reported once, in summaries of bounded size, and
+// that a new call is reported at once if there is room.
 func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -27,14 +27,14 @@ func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 		take := func() {
 			out := r.Take(now)
 			if len(out.Calls) > maxRefused || len(r.seen) > maxRefused {
-				t.Fatalf("%d calls at a time, %d remembered", len(out.Calls), len(r.seen))
+				t.Fatalf("%d calls in one report, %d remembered", len(out.Calls), len(r.seen))
 			}
 			for _, c := range out.Calls {
 				told += c.Count
 			}
 			told += out.More
 			if told != made {
-				t.Fatalf("%d are told of %d", told, made)
+				t.Fatalf("%d reported of %d", told, made)
 			}
 		}
 		for range rapid.IntRange(0, 300).Draw(t, "steps") {
@@ -56,11 +56,11 @@ func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 				select {
 				case <-r.due:
 					if known || !room {
-						t.Fatal("it is told at once, though it is not new or has no room")
+						t.Fatal("a refusal that is not new or has no room is due at once")
 					}
 				default:
 					if !known && room {
-						t.Fatal("it is not told at once")
+						t.Fatal("a new refusal is not due at once")
 					}
 				}
 			}
@@ -69,12 +69,12 @@ func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 		now = now.Add(refusedAgain)
 		take()
 		if len(r.seen) > 0 {
-			t.Fatalf("%d are remembered for ever", len(r.seen))
+			t.Fatalf("%d are still remembered", len(r.seen))
 		}
 	})
 }
 
-// TestTally_IsShared checks that one process sees what another one counts in a tally.
+// TestTally_IsShared checks that a process sees what another one counts in a tally.
 func TestTally_IsShared(t *testing.T) {
 	t.Parallel()
 	one, fd, err := NewTally()

@@ -12,12 +12,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Tally is a counter in memory that keeper and init share. If init is killed before it has
-// reported all refusals, the keeper sees how many are missing.
+// Tally is a counter in memory that keeper and init share. If init is killed before it has reported all refusals, the
+// keeper learns how many are missing.
 type Tally struct{ n *atomic.Uint64 }
 
-// NewTally returns a new Tally, and the descriptor with which MapTally shares it, which the caller
-// closes. The memory stays mapped until the process ends.
+// NewTally returns a new Tally, and the descriptor with which MapTally shares it, which the caller closes. The memory
+// stays mapped until the process exits.
 func NewTally() (t *Tally, fd int, err error) {
 	fd, err = unix.MemfdCreate("tally", unix.MFD_CLOEXEC)
 	if err == nil {

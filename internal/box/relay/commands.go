@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// commands are those that live inside, with their streams, as the relay of the inside
-// sees them pass by. The zero value is ready.
+// commands are the running commands inside, with their streams, as learned from the messages that pass the inside's
+// relay. The zero value is ready to use.
 type commands struct {
 	mu      sync.Mutex
 	asked   []*command       // not yet answered
@@ -29,12 +29,12 @@ type command struct {
 
 // named is a stream of a command.
 type named struct {
-	name   string // as initlink.Adopt has it
+	name   string // as in initlink.Adopt
 	stream *stream
 	over   bool
 }
 
-// came handles a message for init; taken reports that it was for the relay itself.
+// came handles a message for init. taken reports that it was for the relay itself.
 func (c *commands) came(r *Relay, m initlink.Message, fresh []*stream) (taken bool) {
 	switch m.Kind {
 	case initlink.MsgSpawn:
@@ -78,8 +78,8 @@ func (c *commands) came(r *Relay, m initlink.Message, fresh []*stream) (taken bo
 	return false
 }
 
-// typeSignal types the character with which a terminal sends a signal to its foreground group, because gVisor
-// does not reveal that group to the holder of the master.
+// typeSignal types the character with which a terminal sends a signal to its foreground group. GVisor does not reveal
+// that group to the holder of the master.
 func typeSignal(fd int, sig unix.Signal) error {
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *commands) terminal(pid int) *stream {
 	return nil
 }
 
-// sent handles a message of init, and returns the payload for the outside.
+// sent handles a message from init, and returns the payload to send to the outside.
 func (c *commands) sent(m initlink.Message, fresh []*stream) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,14 +167,14 @@ func (c *commands) drop(s *stream) {
 	}
 }
 
-// swallow has the next message of that kind go nowhere.
+// swallow discards the next message of that kind.
 func (c *commands) swallow(k initlink.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropped = append(c.dropped, k)
 }
 
-// forNobody reports whether a message of init's is one of those, once each.
+// forNobody reports whether a message from init must be discarded, once for each call of swallow.
 func (c *commands) forNobody(k initlink.Kind) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +192,7 @@ type adopted struct {
 	payload []byte
 }
 
-// adopt returns a message for each command that lives. know numbers a stream.
+// adopt returns an Adopt message for each running command. know assigns a number to a stream.
 func (c *commands) adopt(know func(*stream) travelling) (all []adopted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,29 +8,29 @@ import (
 	"io"
 )
 
-// frameType is the first byte of a frame. The head is a type, three bytes of zero, the number of a stream and
-// the length of the body, the latter two four bytes each, big endian.
+// frameType is the first byte of a frame. The head is the type, three bytes of zero, the number of a stream and the
+// length of the body; number and length are four bytes each, big endian.
 type frameType byte
 
 const (
-	frameHello   frameType = 'h' // the other end is another one: the inside was resumed
-	frameMessage frameType = 'm' // of package initlink; see encode
-	frameData    frameType = 'd' // bytes of a stream
-	frameEnd     frameType = 'e' // the sender has no more of them
-	frameCancel  frameType = 'c' // the sender takes no more of them
-	frameWindow  frameType = 'w' // the receiver may send so many bytes more
+	frameHello   frameType = 'h' // the other end was replaced: the inside was resumed
+	frameMessage frameType = 'm' // a message of package initlink; see encode
+	frameData    frameType = 'd' // data of a stream
+	frameEnd     frameType = 'e' // the sender has no more data
+	frameCancel  frameType = 'c' // the sender accepts no more data
+	frameWindow  frameType = 'w' // the receiver may send that many more bytes
 )
 
 const (
 	headLen = 12
 	// maxFrame bounds a frame; a message of package initlink fits.
 	maxFrame = 16<<20 + 4096
-	// maxData is how much of a stream one frame carries.
+	// maxData is how many bytes of a stream one frame carries.
 	maxData = 32 << 10
-	// window is how much of a stream may be on its way, in bytes.
+	// window is how many bytes of a stream may be in transit.
 	window = 256 << 10
-	// maxStreams bounds those that the outside holds for an inside, which is hostile: each
-	// takes a window and two goroutines. Commands have three at most.
+	// maxStreams bounds the streams that the outside holds for an inside, which is hostile: each takes a window and two
+	// goroutines. A command has at most three.
 	maxStreams = 4096
 )
 
@@ -48,7 +48,7 @@ func (f frame) append(b []byte) []byte {
 	return append(b, f.body...)
 }
 
-// readFrame reads one; the body is good until the next call with the same buffer.
+// readFrame reads a frame. The body is valid until the next call with the same buffer.
 func readFrame(r io.Reader, buf *[]byte) (f frame, err error) {
 	var head [headLen]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -75,10 +75,10 @@ const (
 	flowOut  flow = 'o' // bytes read from the descriptor are sent
 	flowIn   flow = 'i' // received bytes are written to it
 	flowBoth flow = 'b' // a socket
-	flowTTY  flow = 't' // a terminal's master; its end hangs it up
+	flowTTY  flow = 't' // a terminal's master; the end of the stream hangs it up
 )
 
-// travelling is a descriptor of a message.
+// travelling is a descriptor in a message.
 type travelling struct {
 	stream uint32
 	flow   flow

@@ -13,10 +13,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// Inner runs PID 1 of a sandbox in tier gvisor: init (package guest), and the inner end of the relay, in one
-// process. The conductor (package gvisor) starts it in the sandbox's own kernel, with the pipes of the relay
-// as standard input and output. It is part of every memory image of that kernel. It returns the exit code of
-// the process, with which the sandbox ends.
+// Inner runs PID 1 of a sandbox in tier gvisor: init (package guest) and the inner end of the relay, in one process.
+// The conductor (package gvisor) starts it in the sandbox's own kernel, with the pipes of the relay as standard input
+// and output. The process is part of every memory image of that kernel. Inner returns the exit code of the process. The
+// sandbox ends when it exits.
 func Inner() int {
 	if err := inner(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-inner:", err)
@@ -37,16 +37,15 @@ func inner() error {
 	served := make(chan error, 1)
 	go func() {
 		err := guest.Serve(inits)
-		inits.Shutdown() // an init that ends ends the sandbox
+		inits.Shutdown() // the sandbox ends when init ends
 		served <- err
 	}()
 	r := Inside(ours, in, out)
 	return errors.Join(r.Run(), <-served)
 }
 
-// takePipes moves the relay's pipes out of the way of commands. They are non-blocking, so that a reader waits
-// in the Go scheduler's poll, and not in a system call, for whose return the scheduler would poll again and
-// again.
+// takePipes moves the relay's pipes to descriptors that commands do not use. The pipes are non-blocking, so that a
+// reader waits in the Go scheduler's poll, and not in a system call, for which the scheduler would poll repeatedly.
 func takePipes() (in, out *os.File, err error) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

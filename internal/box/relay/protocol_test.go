@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/protocol.txt anew, after reading plan.Protocol")
 
-// TestRelayProtocol_IsUnchanged pins the format that the relay of an init of another build
-// understands, see plan.Protocol.
+// TestRelayProtocol_IsUnchanged pins the format that the relay of an init from another build understands, see
+// plan.Protocol.
 func TestRelayProtocol_IsUnchanged(t *testing.T) {
 	t.Parallel()
 	message := encode(byte(initlink.MsgSpawn), []travelling{{3, flowIn}, {5, flowOut}}, []byte("{}"))
@@ -37,7 +37,7 @@ func TestRelayProtocol_IsUnchanged(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || string(want) != now {
-		t.Errorf("what the relay's pipes carry is not %s any more (%v). Memory images have relays of older builds: raise "+
+		t.Errorf("the format of the relay's pipes differs from %s (%v). Memory images have older relays: raise "+
 			"plan.Protocol, and then run this test with -update. It is now:\n%s", golden, err, now)
 	}
 }

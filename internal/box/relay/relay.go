@@ -25,27 +25,27 @@ type Relay struct {
 	hooks  Hooks
 	inside bool
 
-	// writing is held while a frame is written, which lasts until the other end reads. The reader of frames
-	// does not need it, so that both ends cannot wait for each other. It is taken before mu.
+	// writing is held while a frame is written, which takes until the other end reads it. The reader of frames does not
+	// need it, so that both ends cannot wait for each other. It is locked before mu.
 	writing sync.Mutex
 	buf     []byte // guarded by writing
 
 	mu      sync.Mutex
-	moved   *sync.Cond // of mu: quiet or failed has changed
+	moved   *sync.Cond // of mu: signals changes of quiet or failed
 	quiet   bool       // nothing is written: the sandbox is frozen, or about to be; set with writing held
-	failed  error      // of a write; nothing is written any more
-	waiting []pending  // messages that arrived meanwhile
-	last    uint32     // number given to a stream
+	failed  error      // error of a write; nothing is written after it
+	waiting []pending  // messages that arrived while quiet
+	last    uint32     // last number that was assigned to a stream
 	streams map[uint32]*stream
 	all     map[*stream]bool
 
 	pumps    sync.WaitGroup
-	commands commands // of the inside
+	commands commands // on the inside
 }
 
 // Hooks let the conductor intercept messages on the outside. Each may be nil.
 type Hooks struct {
-	// ToSandbox is called before a message of the keeper is sent in. If taken is true it is not sent: the
+	// ToSandbox is called before a message of the keeper is sent in. If it returns taken, the message is not sent: the
 	// conductor has handled it.
 	ToSandbox func(m initlink.Message) (taken bool, err error)
 	// ToKeeper is called before a message from the inside is sent to the keeper, and may change it.
@@ -56,14 +56,14 @@ type Hooks struct {
 	Resumed func() error
 }
 
-// Outside returns the conductor's end: link leads to the keeper, in and out to the sandbox.
+// Outside returns the conductor's end: link leads to the keeper, and in and out to the sandbox.
 func Outside(link *initlink.Link, in io.Reader, out io.Writer, h Hooks) *Relay {
 	r := newRelay(link, in, out)
 	r.hooks, r.last = h, 1
 	return r
 }
 
-// Inside returns the end of PID 1, whose init has the other end of link.
+// Inside returns the end of PID 1. Init has the other end of link.
 func Inside(link *initlink.Link, in io.Reader, out io.Writer) *Relay {
 	r := newRelay(link, in, out)
 	r.inside, r.last = true, 2
@@ -100,7 +100,7 @@ func (r *Relay) Run() error {
 	return err
 }
 
-// Hello greets a resumed inside. It must be sent before anything else.
+// Hello sends a hello to a resumed inside. It must be sent before anything else.
 func (r *Relay) Hello() { r.write(frameHello, nil, nil) }
 
 // Send sends a message of the conductor to the inside.
@@ -139,7 +139,7 @@ func (r *Relay) write(kind frameType, s *stream, body []byte) {
 	}
 }
 
-// put writes a frame; r.writing is held.
+// put writes a frame. r.writing is held.
 func (r *Relay) put(f frame) {
 	r.mu.Lock()
 	failed := r.failed
@@ -150,11 +150,11 @@ func (r *Relay) put(f frame) {
 	r.buf = f.append(r.buf[:0])
 	if _, err := r.out.Write(r.buf); err != nil {
 		r.fail(err)
-		r.link.Shutdown() // Run ends
+		r.link.Shutdown() // makes Run return
 	}
 }
 
-// fail makes every write end without one.
+// fail makes every write return without writing.
 func (r *Relay) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,8 +164,7 @@ func (r *Relay) fail(err error) {
 	r.moved.Broadcast()
 }
 
-// sendMessages takes messages of our link and sends them, with their descriptors as
-// streams.
+// sendMessages receives messages from this end's link and sends them, with their descriptors as streams.
 func (r *Relay) sendMessages() error {
 	for {
 		m, err := r.link.Recv()
@@ -197,8 +196,7 @@ type pending struct {
 	streams []*stream
 }
 
-// send sends one message. From Freeze (at the outside) and Frozen (at the inside) on
-// nothing more is, before Thaw.
+// send sends one message. After Freeze (on the outside) or Frozen (on the inside) it queues messages until Thaw.
 func (r *Relay) send(m initlink.Message) {
 	p := pending{Message: m}
 	for _, fd := range m.FDs {
@@ -233,7 +231,7 @@ func isFrozen(m initlink.Message) bool {
 	return m.Decode(&f) == nil && f.Err == nil
 }
 
-// putMessage writes a message, and begins its streams; r.writing is held.
+// putMessage writes a message and starts its streams. r.writing is held.
 func (r *Relay) putMessage(p pending) {
 	var fds []travelling
 	r.mu.Lock()
@@ -248,7 +246,7 @@ func (r *Relay) putMessage(p pending) {
 	}
 }
 
-// move lets frames be written again, after the messages that waited; r.writing is held.
+// move allows frames to be written again, after the queued messages. r.writing is held.
 func (r *Relay) move() {
 	for {
 		r.mu.Lock()
@@ -267,14 +265,14 @@ func (r *Relay) move() {
 	}
 }
 
-// know gives a local stream a number; r.mu is held.
+// know assigns a number to a local stream. r.mu is held.
 func (r *Relay) know(s *stream) {
 	r.last += 2
 	s.id = r.last
 	r.streams[s.id], r.all[s] = s, true
 }
 
-// forget drops a stream that is over.
+// forget drops a stream that has ended in both directions.
 func (r *Relay) forget(s *stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,7 +281,7 @@ func (r *Relay) forget(s *stream) {
 	r.commands.drop(s)
 }
 
-// flowOf determines the direction of a descriptor.
+// flowOf returns the direction of a descriptor.
 func flowOf(fd int) flow {
 	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 		return flowTTY
@@ -333,7 +331,7 @@ func (r *Relay) carry(f frame) error {
 	s := r.streams[f.stream]
 	r.mu.Unlock()
 	if s == nil {
-		return nil // over meanwhile
+		return nil // the stream has ended
 	}
 	switch f.kind {
 	case frameData:
@@ -351,7 +349,7 @@ func (r *Relay) carry(f frame) error {
 	return nil
 }
 
-// deliver gives a message to our link, with a descriptor for each of its streams.
+// deliver passes a message to this end's link, with a descriptor for each of its streams.
 func (r *Relay) deliver(body []byte) error {
 	kind, fds, payload, err := decode(body)
 	if err != nil {
@@ -359,7 +357,7 @@ func (r *Relay) deliver(body []byte) error {
 	}
 	m := initlink.Message{Kind: initlink.Kind(kind), Payload: payload}
 	var fresh []*stream
-	defer func() { m.Close() }() // of those that are not given away
+	defer func() { m.Close() }() // descriptors that were not passed on
 	for _, d := range fds {
 		ours, theirs, f, err := counterpart(d.flow)
 		if err != nil {
@@ -405,15 +403,15 @@ func (r *Relay) deliver(body []byte) error {
 	return r.hooks.AfterKeeper(m)
 }
 
-// counterpart creates the counterpart of a descriptor that the other end has sent: theirs is for the
-// recipient of the message, ours is its other end.
+// counterpart creates the counterpart of a descriptor that the other end has sent: theirs is for the recipient of the
+// message, and ours is connected to it.
 func counterpart(sent flow) (ours, theirs int, f flow, err error) {
 	var p [2]int
 	switch sent {
 	case flowBoth, flowTTY:
 		p, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		return p[0], p[1], flowBoth, err
-	case flowOut: // the recipient reads what arrives
+	case flowOut: // the recipient reads the data that arrives
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
 		return p[1], p[0], flowIn, err
 	default:
@@ -422,8 +420,7 @@ func counterpart(sent flow) (ours, theirs int, f flow, err error) {
 	}
 }
 
-// resumed drops the state about the outside before the freeze, and reports the running commands to the new
-// one.
+// resumed drops the state about the outside from before the freeze, and reports the running commands to the new one.
 func (r *Relay) resumed() error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -446,7 +443,7 @@ func (r *Relay) resumed() error {
 			dead = append(dead, s)
 		}
 	}
-	late := r.waiting // for an end that is gone
+	late := r.waiting // for an outside that no longer exists
 	r.waiting = nil
 	r.mu.Unlock()
 	for _, a := range adopted {

@@ -20,19 +20,19 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 )
 
-// world is a keeper at one end, what plays init at the other, and a relay between them.
+// world has a keeper at one end, a test that acts as init at the other, and a relay between them.
 type world struct {
 	keeper, init *initlink.Link
-	in, out      [2]*os.File // pipes: to the inside, and from it
+	in, out      [2]*os.File // pipes to the inside and from it
 	inside       *Relay
 	ends         chan error
 
-	from chan *os.File           // what the inside reads after the end of what it reads now
-	to   atomic.Pointer[os.File] // what it writes to
+	from chan *os.File           // what the inside reads once its current pipe has ended
+	to   atomic.Pointer[os.File] // what the inside writes to
 	now  *os.File
 }
 
-// Read and Write are the inside's pipes, which gVisor binds to others when it resumes a kernel.
+// Read and Write use the inside's pipes. GVisor replaces them when it resumes a kernel.
 func (w *world) Read(b []byte) (int, error) {
 	for {
 		n, err := w.now.Read(b)
@@ -67,7 +67,7 @@ func pipe(t *testing.T) (p [2]*os.File) {
 	return [2]*os.File{r, w}
 }
 
-// outside connects another keeper to the inside.
+// outside connects a new keeper to the inside.
 func (w *world) outside(t *testing.T, h Hooks) {
 	t.Helper()
 	w.in, w.out = pipe(t), pipe(t)
@@ -82,7 +82,7 @@ func (w *world) outside(t *testing.T, h Hooks) {
 		_ = in[1].Close()
 		_ = out[0].Close()
 		if err := <-ends; err != nil && !errors.Is(err, os.ErrClosed) {
-			t.Errorf("the outside: %v", err)
+			t.Errorf("outside: %v", err)
 		}
 		keeper.Close()
 	})
@@ -106,7 +106,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// spawn has the keeper start a command, which init does; it gives the keeper's ends.
+// spawn has the keeper send a command, and starts it as init does. It returns the keeper's ends of the streams.
 func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr, stdin *os.File, cmd *exec.Cmd) {
 	t.Helper()
 	out, errs, in := pipe(t), pipe(t), pipe(t)
@@ -119,7 +119,7 @@ func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr
 	}
 	m, err := w.init.Recv()
 	if err != nil || m.Kind != initlink.MsgSpawn || len(m.FDs) != 3 {
-		t.Fatalf("init is told %q with %d descriptors, %v", m.Kind, len(m.FDs), err)
+		t.Fatalf("init received %q with %d descriptors, %v", m.Kind, len(m.FDs), err)
 	}
 	cmd = exec.Command(args[0], args[1:]...)
 	files := make([]*os.File, 3)
@@ -137,12 +137,12 @@ func (w *world) spawn(t *testing.T, name string, args ...string) (stdout, stderr
 		t.Fatal(err)
 	}
 	if m, err := w.keeper.Recv(); err != nil || m.Kind != initlink.MsgSpawned {
-		t.Fatalf("the keeper is told %q, %v", m.Kind, err)
+		t.Fatalf("the keeper received %q, %v", m.Kind, err)
 	}
 	return out[0], errs[0], in[1], cmd
 }
 
-// exited has init tell of a command's end, and gives what the keeper hears.
+// exited sends the exit of a command as init does, and returns what the keeper receives.
 func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x initlink.Exited) {
 	t.Helper()
 	if err := w.init.Send(initlink.MsgExited, initlink.Exited{PID: cmd.Process.Pid}); err != nil {
@@ -158,7 +158,7 @@ func (w *world) exited(t *testing.T, cmd *exec.Cmd) (x initlink.Exited) {
 	return x
 }
 
-// TestRelay_PreservesBytes sends megabytes through a command and back.
+// TestRelay_PreservesBytes sends megabytes to a command and back.
 func TestRelay_PreservesBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -196,15 +196,15 @@ func TestRelay_SlowReaderDoesNotBlock(t *testing.T) {
 	// A reader that closes its end makes the writer exit.
 	slow.Close()
 	if err := yes.Wait(); err == nil {
-		t.Error("yes(1) has ended well")
+		t.Error("yes(1) exited without an error")
 	}
 	for _, f := range []*os.File{e1, in1, stdout, e2, in2} {
 		f.Close()
 	}
 }
 
-// TestRelay_ContinuesWithAnotherOutside freezes, replaces the outside by another one, as when
-// a memory image is resumed, and lets the command continue with it.
+// TestRelay_ContinuesWithAnotherOutside freezes, replaces the outside, as a resume from a memory image does, and lets
+// the command continue with the new one.
 func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -228,7 +228,7 @@ func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	if _, err := stdin.WriteString("lost with the end that it was for\n"); err != nil {
 		t.Fatal(err)
 	}
-	// As after a resume in another kernel: the same inside, other pipes.
+	// As after a resume in another kernel: the same inside with other pipes.
 	w.in[1].Close()
 	w.in, w.out = pipe(t), pipe(t)
 	w.to.Store(w.out[1])
@@ -253,7 +253,7 @@ func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	}
 	<-resumed
 	if m, err := w.init.Recv(); err != nil || m.Kind != initlink.MsgThaw {
-		t.Fatalf("init is told %q, %v", m.Kind, err)
+		t.Fatalf("init received %q, %v", m.Kind, err)
 	}
 	files := map[string]*os.File{}
 	for i, name := range a.Has {
@@ -273,13 +273,13 @@ func TestRelay_ContinuesWithAnotherOutside(t *testing.T) {
 	}
 	var x initlink.Exited
 	if m, err := keeper.Recv(); err != nil || m.Decode(&x) != nil || x.Written[0] != int64(len(got)) {
-		t.Errorf("the new end waits for %+v, %v", x, err)
+		t.Errorf("exit reported to the new outside: %+v, %v", x, err)
 	}
 	keeper.Shutdown()
 }
 
-// TestRelay_RefusesHostileInside lets the inside send invalid frames and messages, and more
-// data than its window.
+// TestRelay_RefusesHostileInside lets the inside send invalid frames and messages, and more data than its window
+// allows.
 func TestRelay_RefusesHostileInside(t *testing.T) {
 	t.Parallel()
 	message := func(kind byte, fds []travelling) []byte {
@@ -298,8 +298,8 @@ func TestRelay_RefusesHostileInside(t *testing.T) {
 		"a stream twice": append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}),
 			message(byte(initlink.MsgSelf), []travelling{{2, flowOut}})...),
 		"stream 0": message(byte(initlink.MsgSelf), []travelling{{0, flowOut}}),
-		// Of a stream that is not read, 2*window may be queued, as much be on its way to the pipe,
-		// and 64 KiB in it.
+		// For a stream that is not read, 2*window may be queued, as much be in transit to the pipe, and 64 KiB be in
+		// the pipe.
 		"more than its window": append(message(byte(initlink.MsgSelf), []travelling{{2, flowOut}}),
 			bytes.Repeat(frame{frameData, 2, make([]byte, maxData)}.append(nil), 4*window/maxData+8)...),
 		"streams without end": many,
@@ -308,7 +308,7 @@ func TestRelay_RefusesHostileInside(t *testing.T) {
 			in, out := pipe(t), pipe(t)
 			keeper, theirs := pair(t)
 			var taking sync.WaitGroup
-			defer taking.Wait() // its descriptor is another link's next
+			defer taking.Wait() // its descriptor number is reused by another link
 			defer keeper.Shutdown()
 			taking.Go(func() { // the monitor closes the descriptors it gets, except where it must leave a stream unread
 				for {
@@ -329,10 +329,10 @@ func TestRelay_RefusesHostileInside(t *testing.T) {
 			select {
 			case err := <-ends:
 				if err == nil {
-					t.Error("it has ended well")
+					t.Error("Run returned no error")
 				}
 			case <-time.After(20 * time.Second):
-				t.Error("it goes on")
+				t.Error("Run did not return")
 			}
 		})
 	}
@@ -351,11 +351,11 @@ func FuzzFrames(f *testing.F) {
 		}
 		again := x.append(nil)
 		if !bytes.HasPrefix(b, again) {
-			t.Fatalf("%q is written as %q", b, again)
+			t.Fatalf("%q was encoded as %q", b, again)
 		}
 		kind, fds, payload, err := decode(x.body)
 		if err == nil && !bytes.Equal(encode(kind, fds, payload), x.body) {
-			t.Fatalf("%q is not written as it was", x.body)
+			t.Fatalf("%q was not encoded as it was received", x.body)
 		}
 	})
 }

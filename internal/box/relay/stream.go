@@ -13,26 +13,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stream connects a local descriptor with one of the other end.
+// stream connects a local descriptor with one at the other end.
 type stream struct {
 	relay *Relay
-	id    uint32   // guarded by relay.mu; 0 when the other end does not know it
-	file  *os.File // nonblocking; closed when both directions are over
+	id    uint32   // guarded by relay.mu; 0 if the other end does not know the stream
+	file  *os.File // non-blocking; closed when both directions have ended
 	flow  flow     // seen from this end: flowOut is read here and sent
 
-	taking sync.Mutex // held while bytes leave the kernel
-	read   int64      // how many did, since the other end has known the stream; guarded by taking
-	put    int64      // how many of them were sent; guarded by taking
+	taking sync.Mutex // held while bytes are read from the kernel
+	read   int64      // bytes read since the other end has known the stream; guarded by taking
+	put    int64      // bytes of those that were sent; guarded by taking
 
 	mu       sync.Mutex
 	changed  *sync.Cond
-	credit   int    // bytes that we may send
+	credit   int    // bytes that this end may send
 	queue    []byte // received, not yet written
 	ended    bool   // nothing is received after queue
-	sent     bool   // our direction is over
-	got      bool   // the other's is
-	orphaned bool   // the holder of the terminal has exited: EIO is the end
-	unheard  bool   // what is read is discarded
+	sent     bool   // the direction from this end has ended
+	got      bool   // the direction to this end has ended
+	orphaned bool   // the terminal's command has exited: EIO means the end
+	unheard  bool   // data that is read is discarded
 }
 
 func (r *Relay) newStream(id uint32, fd int, f flow) *stream {
@@ -43,7 +43,7 @@ func (r *Relay) newStream(id uint32, fd int, f flow) *stream {
 	return s
 }
 
-// start begins to carry bytes.
+// start starts to carry data.
 func (s *stream) start() {
 	if s.flow != flowIn {
 		s.relay.pumps.Go(s.pump)
@@ -53,14 +53,14 @@ func (s *stream) start() {
 	}
 }
 
-// pump sends what can be read.
+// pump reads from the descriptor and sends.
 func (s *stream) pump() {
 	buf := make([]byte, maxData)
 	for {
 		n, err := s.receive(buf)
 		for sent := 0; sent < n; {
 			k := s.allowed(n - sent)
-			if k == 0 { // the other end has closed
+			if k == 0 { // the other end has closed the stream
 				s.over(&s.sent)
 				return
 			}
@@ -107,30 +107,29 @@ func (s *stream) receive(buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// wrote counts bytes that were sent. The relay's writing is held, so that an image is consistent about what
-// was sent and its count.
+// wrote counts bytes that were sent. The relay's writing is held, so that in a memory image the count matches the bytes
+// that were sent.
 func (s *stream) wrote(n int) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
 	s.put += int64(n)
 }
 
-// left reports whether the terminal's command has ended, or it is hung up.
+// left reports whether the terminal's command has exited, or the terminal was hung up.
 func (s *stream) left() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.orphaned || s.got || s.sent
 }
 
-// orphan says that the terminal's command has ended.
+// orphan records that the terminal's command has exited.
 func (s *stream) orphan() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.orphaned = true
 }
 
-// allowed waits until some of n bytes may be sent, and takes the right to. 0 is that none
-// ever may.
+// allowed waits until some of n bytes may be sent, and reserves them. It returns 0 if none may ever be sent.
 func (s *stream) allowed(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +147,7 @@ func (s *stream) allowed(n int) int {
 	return n
 }
 
-// allow gives the right to send n bytes more.
+// allow permits n more bytes to be sent.
 func (s *stream) allow(n uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +162,7 @@ func (s *stream) take(b []byte) error {
 	if s.got || s.ended {
 		return nil
 	}
-	if len(s.queue)+len(b) > 2*window { // twice: what was in transit when the other end was replaced is not counted
+	if len(s.queue)+len(b) > 2*window { // twice, since data in transit when the other end was replaced is not counted
 		return errors.New("stream exceeds its window")
 	}
 	s.queue = append(s.queue, b...)
@@ -171,7 +170,7 @@ func (s *stream) take(b []byte) error {
 	return nil
 }
 
-// end says that nothing more is received.
+// end records that nothing more will be received.
 func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +178,7 @@ func (s *stream) end() {
 	s.changed.Broadcast()
 }
 
-// cancel stops sending: a writer to our descriptor gets the error of a closed reader.
+// cancel stops sending: a writer to this end's descriptor gets the error of a closed reader.
 func (s *stream) cancel() {
 	s.over(&s.sent)
 	if s.flow == flowOut {
@@ -187,7 +186,7 @@ func (s *stream) cancel() {
 	}
 }
 
-// drain writes what was received.
+// drain writes the received data to the descriptor.
 func (s *stream) drain() {
 	for {
 		b, ok := s.next()
@@ -211,7 +210,7 @@ func (s *stream) drain() {
 	s.over(&s.got)
 }
 
-// next waits for bytes to write; false is the end of them.
+// next waits for bytes to write. It returns false at their end.
 func (s *stream) next() ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +225,7 @@ func (s *stream) next() ([]byte, bool) {
 	return b, true
 }
 
-// over ends a direction; with the second one the descriptor goes.
+// over ends a direction. With the second one, it closes the descriptor.
 func (s *stream) over(direction *bool) {
 	s.mu.Lock()
 	*direction = true
@@ -248,18 +247,18 @@ func (s *stream) abandon() {
 	_ = s.file.Close()
 }
 
-// outstanding is how many bytes were written to our descriptor so far.
+// outstanding returns how many bytes were written to this end's descriptor so far.
 func (s *stream) outstanding() int64 {
 	s.taking.Lock()
 	defer s.taking.Unlock()
 	n := 0
-	if raw, err := s.file.SyscallConn(); err == nil { // else all was read
+	if raw, err := s.file.SyscallConn(); err == nil { // on an error all was read
 		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 	}
 	return s.read + int64(n)
 }
 
-// control does something with a terminal.
+// control calls f with the terminal's descriptor.
 func (s *stream) control(f func(fd int) error) (err error) {
 	raw, err := s.file.SyscallConn()
 	if err != nil {
@@ -279,7 +278,7 @@ func (s *stream) begin() {
 	s.changed.Broadcast()
 }
 
-// mute discards everything that is read from now on, so that writers to the descriptor live on without a
+// mute discards all data that is read from now on, so that processes that write to the descriptor continue without a
 // reader.
 func (s *stream) mute() {
 	s.mu.Lock()

@@ -30,8 +30,7 @@ var hardeningArch = []Rule{
 	},
 }
 
-// The calls of the notifying filter, with the ones that newer architectures
-// left out.
+// The calls of the notifying filter, including those that newer architectures omit.
 var (
 	renameCalls = []uint32{unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2}
 	chownCalls  = []uint32{unix.SYS_CHOWN, unix.SYS_LCHOWN, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}
@@ -41,7 +40,7 @@ var (
 // archSetCPUID is ARCH_SET_CPUID (arch_prctl(2)).
 const archSetCPUID = 0x1012
 
-// stubRules are those of Stubs.
+// stubRules are the rules of Stubs.
 var stubRules = []Rule{{
 	Calls: []uint32{unix.SYS_ARCH_PRCTL},
 	Cases: []Case{{When: []Test{{Arg: 0, Is: In, Of: []uint32{archSetCPUID}}}, Do: Errno(unix.ENODEV)}},

@@ -9,7 +9,7 @@ const nativeArch = unix.AUDIT_ARCH_AARCH64
 // hardeningArch are the rules for calls that only this architecture has.
 var hardeningArch []Rule
 
-// The calls of the notifying filter: this architecture has the *at forms alone.
+// The calls of the notifying filter. This architecture has only the *at forms.
 var (
 	renameCalls = []uint32{unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2}
 	chownCalls  = []uint32{unix.SYS_FCHOWN, unix.SYS_FCHOWNAT}
@@ -19,5 +19,5 @@ var (
 // reportedArch maps the calls of hardeningArch whose refusals are reported to their names.
 var reportedArch map[uint32]string
 
-// stubRules are those of Stubs.
+// stubRules are the rules of Stubs.
 var stubRules []Rule

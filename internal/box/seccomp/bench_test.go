@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkFcntl measures the cost of the filters for fcntl, whose command they read: without
-// filters, without the rule, so that the kernel caches the call as allowed, and with it.
+// BenchmarkFcntl measures the cost of the filters for fcntl, whose command argument they read: without filters, without
+// the rule (the kernel then caches the call as allowed), and with it.
 func BenchmarkFcntl(b *testing.B) {
 	without := slices.DeleteFunc(hardeningRules(Options{Report: true}),
 		func(r Rule) bool { return slices.Contains(r.Calls, unix.SYS_FCNTL) })
@@ -28,7 +28,7 @@ func BenchmarkFcntl(b *testing.B) {
 		b.Run(v.name, func(b *testing.B) {
 			done := make(chan error)
 			go func() {
-				runtime.LockOSThread() // which ends with the goroutine, and its filters with it
+				runtime.LockOSThread() // the thread, and with it the filters, ends with the goroutine
 				err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 				for i, f := range v.filters {
 					if err == nil {

@@ -11,7 +11,7 @@ import (
 // Action is the result of a filter: a SECCOMP_RET_* value, with the errno in its low half if it has one.
 type Action uint32
 
-// The answers that the filters give.
+// The actions of the filters.
 const (
 	Allow  Action = unix.SECCOMP_RET_ALLOW
 	Kill   Action = unix.SECCOMP_RET_KILL_PROCESS
@@ -26,25 +26,25 @@ func Errno(e unix.Errno) Action { return unix.SECCOMP_RET_ERRNO | Action(e)&unix
 // Rule defines the action for some system calls. Rules are tried in order; a call without a rule is allowed.
 type Rule struct {
 	Calls []uint32 // numbers of the native architecture
-	// Cases are tried in order, and the first whose tests all hold decides; if none does, the call is
-	// allowed. Without cases, Do decides.
+	// Cases are tried in order, and the first whose tests all hold decides. If none holds, the call is allowed. Without
+	// cases, Do decides.
 	Cases []Case
 	Do    Action
-	// Tell makes refusals by this rule be reported, if Options.Report provides a listener: the attempt is
-	// significant, and ordinary programs rarely make one.
+	// Tell reports refusals by this rule, if Options.Report provides a listener: the attempt is significant, and
+	// ordinary programs rarely make one.
 	Tell bool
 	Why  string // the reason, for auditors of the table
 }
 
 // Case is an action that depends on arguments.
 type Case struct {
-	When  []Test // all of them
+	When  []Test // all must hold
 	Do    Action
-	Quiet bool // not reported, in spite of Rule.Tell
+	Quiet bool // not reported, even if Rule.Tell is set
 }
 
-// Test compares the low 32 bits of one argument: all arguments that the tables test are 32 bits wide in the
-// kernel, which ignores the rest of the register, so testing the high half would only create a bypass.
+// Test compares the low 32 bits of one argument. All arguments that the tables test are 32 bits wide in the kernel,
+// which ignores the rest of the register, so testing the high half would only create a bypass.
 type Test struct {
 	Arg  int    // 0 to 5
 	Mask uint32 // applied first; 0 means all bits
@@ -58,8 +58,8 @@ type Relation int
 // The relations of a Test.
 const (
 	In      Relation = iota // equal to one of the values
-	NotIn                   // equal to none of them
-	AnyBits                 // has a bit of the (single) value
+	NotIn                   // equal to none of the values
+	AnyBits                 // has a bit of the only value
 )
 
 // Offsets in struct seccomp_data (linux/seccomp.h). Both architectures are little endian, so an argument's
@@ -94,9 +94,8 @@ func jump(op uint16, k uint32, yes, no int) unix.SockFilter {
 
 func ret(a Action) unix.SockFilter { return stmt(opRet, uint32(a)) }
 
-// assemble turns rules into a program: the checks of the entry (foreign is the
-// answer to calls of another architecture, beyond that to numbers above max),
-// then one block for each rule.
+// assemble compiles rules to a program: first the checks of the architecture and the number (foreign is the action for
+// calls of another architecture, beyond that for numbers above the maximum), then one block for each rule.
 func assemble(rules []Rule, foreign, beyond Action) []unix.SockFilter {
 	p := []unix.SockFilter{
 		stmt(opLoad, offArch),
@@ -105,7 +104,7 @@ func assemble(rules []Rule, foreign, beyond Action) []unix.SockFilter {
 		stmt(opLoad, offNr),
 	}
 	if beyond != Allow {
-		// The x32 entry of amd64 sets bit 30 of the number, so it is beyond too.
+		// The x32 entry of amd64 sets bit 30 of the number, so it is above the maximum too.
 		p = append(p, jump(opJge, lastKnownCall+1, 0, 1), ret(beyond))
 	}
 	for i := range rules {
@@ -118,8 +117,8 @@ func assemble(rules []Rule, foreign, beyond Action) []unix.SockFilter {
 	return p
 }
 
-// block is entered with the call's number in the accumulator and leaves the same
-// way at its end when the rule is about other calls.
+// block is entered with the call's number in the accumulator, and leaves it there at its end if the rule is about other
+// calls.
 func block(r *Rule) []unix.SockFilter {
 	body := []unix.SockFilter{ret(r.Do)}
 	if len(r.Cases) > 0 {
@@ -144,7 +143,7 @@ func block(r *Rule) []unix.SockFilter {
 	return append(p, body...)
 }
 
-// code returns the answer when all tests hold, and falls through otherwise.
+// code returns the action if all tests hold, and falls through otherwise.
 func (c Case) code() []unix.SockFilter {
 	p := []unix.SockFilter{ret(c.Do)}
 	for i := len(c.When) - 1; i >= 0; i-- {
@@ -153,7 +152,7 @@ func (c Case) code() []unix.SockFilter {
 	return p
 }
 
-// code falls through when the test holds, and skips rest instructions otherwise.
+// code falls through if the test holds, and otherwise skips rest instructions.
 func (t Test) code(rest int) []unix.SockFilter {
 	p := []unix.SockFilter{stmt(opLoad, uint32(offArgs+8*t.Arg))}
 	if t.Mask != 0 {

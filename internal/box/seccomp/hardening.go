@@ -10,21 +10,21 @@ import (
 
 // Options relax Hardening. The zero value is the strictest.
 type Options struct {
-	// Netlink allows NETLINK_ROUTE sockets, which getifaddrs(3), ip(8) and Node's os.networkInterfaces need.
-	// In the sandbox's own network namespace that shows the sandbox's loopback; with the host's network it
-	// shows the host's interfaces, addresses and routes. Without CAP_NET_ADMIN it changes nothing.
+	// Netlink allows NETLINK_ROUTE sockets, which getifaddrs(3), ip(8) and Node's os.networkInterfaces require. In the
+	// sandbox's own network namespace they show the sandbox's loopback; with the host's network they show the host's
+	// interfaces, addresses and routes. Without CAP_NET_ADMIN they change nothing.
 	Netlink bool
-	// Report omits the rules that Notifying has with the same Options: its listener refuses their calls and
+	// Report omits the rules that Notifying includes with the same Options: its listener refuses their calls and
 	// reports them.
 	Report bool
 }
 
-// lastKnownCall is file_setattr (Linux 6.17), the last call that was read before
-// this table was written; later ones do not exist for the sandbox.
+// lastKnownCall is file_setattr (Linux 6.17), the last call that was reviewed for this table. Later calls do not exist
+// for the sandbox.
 const lastKnownCall = 469
 
-// namespaces are the CLONE_NEW* flags of clone(2). CLONE_NEWTIME (0x80) is one
-// for unshare(2) and clone3(2) alone: clone takes that bit for the signal.
+// namespaces are the CLONE_NEW* flags of clone(2). CLONE_NEWTIME (0x80) is only a flag of unshare(2) and clone3(2):
+// clone uses that bit for the signal.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
@@ -35,11 +35,10 @@ const (
 	askPersonality  = 0xffffffff
 )
 
-// initPid is init, as the inside numbers processes.
+// initPid is the pid of init inside the sandbox.
 const initPid = 1
 
-// tiocsetd and its kin are the same on both architectures
-// (asm-generic/ioctls.h).
+// These terminal ioctls are the same on both architectures (asm-generic/ioctls.h).
 const (
 	tiocsti   = 0x5412
 	tioclinux = 0x541c
@@ -47,20 +46,19 @@ const (
 	tiocsetd  = 0x5423
 )
 
-// The ioctls of btrfs share a type, BTRFS_IOCTL_MAGIC: bits 8 to 15 of the request
-// (linux/btrfs.h, asm-generic/ioctl.h).
+// The ioctls of btrfs share a type, BTRFS_IOCTL_MAGIC, in bits 8 to 15 of the request (linux/btrfs.h,
+// asm-generic/ioctl.h).
 const (
 	ioctlTypeMask  = 0xff00
 	btrfsIoctlType = 0x9400
 )
 
-// btrfsAllowed are the ioctls of btrfs that a sandbox may use. All others are refused, including those that a
-// later kernel adds: they make subvolumes, change their flags, or administer the file system of the host's
-// home.
+// btrfsAllowed are the ioctls of btrfs that a sandbox may use. All others, including those that a later kernel adds,
+// are refused: they create subvolumes, change their flags, or administer the file system of the host's home.
 var btrfsAllowed = []uint32{
-	0x40049409, // FICLONE: cp --reflink; files of the caller alone, on any file system
-	0x4020940d, // FICLONERANGE: likewise
-	0xc0189436, // FIDEDUPERANGE: likewise
+	0x40049409, // FICLONE: cp --reflink; only files of the caller, on any file system
+	0x4020940d, // FICLONERANGE: as FICLONE
+	0xc0189436, // FIDEDUPERANGE: as FICLONE
 	0x81009431, // FS_IOC_GETFSLABEL: reads a label, on any file system
 	0x8400941f, // BTRFS_IOC_FS_INFO: reads sizes and the id of the file system
 	0x80089424, // BTRFS_IOC_SUBVOL_GETFLAGS: reads flags
@@ -70,9 +68,8 @@ var btrfsAllowed = []uint32{
 // the argument.
 const sockTypeMask = 0xf
 
-// Hardening returns the filter of every command of a sandbox. It allows calls without a rule: namespaces,
-// capabilities and mounts isolate the sandbox, and the filter removes calls that bypass them or are mostly
-// sources of bugs.
+// Hardening returns the filter of every command of a sandbox. It allows calls without a rule: namespaces, capabilities
+// and mounts isolate the sandbox, and the filter removes calls that bypass them or that are mostly sources of bugs.
 func Hardening(o Options) []unix.SockFilter {
 	return assemble(hardeningRules(o), Kill, Errno(unix.ENOSYS))
 }
@@ -90,9 +87,9 @@ func allRules(o Options) []Rule {
 	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
 }
 
-// leases refuses leases on files: only a filter can refuse one to the owner of a file (generic_setlease of
-// fs/locks.c), and every other process that opens a leased file waits for the holder. The rule is first,
-// because programs call fcntl often.
+// leases refuses leases on files. Only a filter can refuse a lease to the owner of a file (generic_setlease of
+// fs/locks.c), and every other process that opens a leased file waits for the holder. The rule is first because
+// programs call fcntl often.
 var leases = Rule{
 	Calls: []uint32{unix.SYS_FCNTL},
 	Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETLEASE, unix.F_NOTIFY}}}, Do: Errno(unix.EINVAL)}},
@@ -102,9 +99,8 @@ var leases = Rule{
 		"Both are EINVAL on a file system without them, and are not reported",
 }
 
-// ordinaryNetlink are the protocols of netlink that ordinary programs ask for and do without:
-// addresses (getaddrinfo), audit (su, useradd), devices (libudev), sockets (ss), and families
-// by their names (libnl).
+// ordinaryNetlink are the netlink protocols that ordinary programs request and can do without: addresses (getaddrinfo),
+// audit (su, useradd), devices (libudev), sockets (ss), and families by name (libnl).
 var ordinaryNetlink = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_AUDIT, unix.NETLINK_KOBJECT_UEVENT,
 	unix.NETLINK_SOCK_DIAG, unix.NETLINK_GENERIC}
 
@@ -120,7 +116,7 @@ func socketRule(o Options) Rule {
 			{When: []Test{inet,
 				{Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW}}},
 				Do: Errno(unix.ESOCKTNOSUPPORT)},
-			// SCTP, DCCP, L2TP, SMC and their like load modules with a long record.
+			// SCTP, DCCP, L2TP, SMC and others load modules with a long record of vulnerabilities.
 			{When: []Test{inet, {Arg: 2, Is: NotIn, Of: []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP,
 				unix.IPPROTO_ICMPV6, unix.IPPROTO_RAW, unix.IPPROTO_MPTCP}}}, Do: Errno(unix.EPROTONOSUPPORT)},
 		},
@@ -139,14 +135,14 @@ func socketRule(o Options) Rule {
 	return r
 }
 
-// The first rules are those that look at arguments and are called often.
+// The first rules are for calls that are frequent and have their arguments read.
 var hardening = []Rule{
 	{
 		Calls: []uint32{unix.SYS_IOCTL},
 		Cases: []Case{
 			{When: []Test{{Arg: 1, Is: In, Of: []uint32{tiocsti, tioclinux, tioccons, tiocsetd}}}, Do: Errno(unix.EPERM)},
 			{When: []Test{{Arg: 1, Is: In, Of: btrfsAllowed}}, Do: Allow},
-			// Programs try to make a subvolume, and make a directory then.
+			// Programs try to create a subvolume, and fall back to a directory.
 			{When: []Test{{Arg: 1, Mask: ioctlTypeMask, Is: In, Of: []uint32{btrfsIoctlType}}},
 				Do: Errno(unix.ENOTTY), Quiet: true},
 		},

@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inner returns the rules that the sandbox's own kernel in tier gvisor applies to commands. That kernel sees
-// each call with its arguments. They are those of Hardening, so that programs find the same as in other
-// tiers, and those that only this tier needs. They do not protect init from signals: the caller, which knows
-// its threads, must do that.
+// Inner returns the rules that the sandbox's own kernel in tier gvisor applies to commands. That kernel sees each call
+// with its arguments. They are the rules of Hardening, so that programs get the same results as in other tiers, and
+// those that only this tier needs. They do not protect init from signals: the caller, which knows init's threads, must
+// do that.
 //
-// With emulate, the calls that Notifying would hand over with Emulate succeed, and nothing is stored;
-// extended attributes are left to the kernel.
+// With emulate, the calls that Notifying would pass on with Emulate succeed, and nothing is stored. Extended attributes
+// are left to the kernel.
 func Inner(emulate bool, o Options) Answers {
-	o.Report = false // there is no listener
+	o.Report = false // tier gvisor has no listener
 	return answersOf(slices.Concat(innerRules(emulate), allRules(o)))
 }
 
-// initGroup is init's process group, as F_SETOWN has groups (fcntl(2)).
+// initGroup is init's process group in the form that F_SETOWN uses for groups (fcntl(2)).
 const initGroup = ^uint32(0)
 
-// Of sockets (asm-generic/sockios.h).
+// Ioctls of sockets (asm-generic/sockios.h).
 const (
 	fiosetown = 0x8901
 	siocspgrp = 0x8902
@@ -72,7 +72,7 @@ func answersOf(rules []Rule) Answers {
 		for _, nr := range r.Calls {
 			one := t[nr]
 			one.Cases = slices.Concat(one.Cases, r.Cases)
-			if len(r.Cases) == 0 { // for any arguments
+			if len(r.Cases) == 0 { // the rule applies to any arguments
 				one.Cases = append(one.Cases, Case{Do: r.Do})
 			}
 			one.Tell = one.Tell || r.Tell
@@ -82,8 +82,8 @@ func answersOf(rules []Rule) Answers {
 	return t
 }
 
-// Answer returns the action that a filter of the rules would take. told is the name of the call if it is a
-// refusal to report, else "".
+// Answer returns the action that a filter of the rules would take. told is the name of the call if it is a refusal that
+// must be reported, otherwise "".
 func (t Answers) Answer(nr uint32, args [6]uint64) (a Action, told string) {
 	r, ok := t[nr]
 	if !ok {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flags for Install (seccomp(2)), as linux/seccomp.h has them.
+// Flags for Install (seccomp(2)), as in linux/seccomp.h.
 const (
-	// AllThreads installs for every thread of the process, which a Go program needs: any of them may make the
-	// next fork. TSYNC_ESRCH makes it compatible with Listener.
+	// AllThreads installs the filter for every thread of the process. A Go program needs that: any of its threads may
+	// make the next fork. TSYNC_ESRCH makes it compatible with Listener.
 	AllThreads uint = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
 	// Listener requests a notification descriptor. Only one filter of a process can have one.
 	// WAIT_KILLABLE_RECV (5.19) keeps a signal from interrupting a call that the listener has received.
@@ -27,8 +27,8 @@ const (
 // irrevocably. With Listener it returns the notification descriptor, close-on-exec, which the caller owns;
 // otherwise -1.
 //
-// The thread must have no_new_privs set (prctl(2)) or CAP_SYS_ADMIN in its user namespace. If the kernel does
-// not know WAIT_KILLABLE_RECV, Install tries again without it. An empty prog installs nothing.
+// The thread must have no_new_privs set (prctl(2)) or CAP_SYS_ADMIN in its user namespace. If the kernel does not
+// support WAIT_KILLABLE_RECV, Install retries without it. An empty prog installs nothing.
 func Install(prog []unix.SockFilter, flags uint) (listener int, err error) {
 	if len(prog) == 0 {
 		return -1, nil

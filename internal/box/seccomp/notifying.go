@@ -4,21 +4,21 @@ package seccomp
 
 import "golang.org/x/sys/unix"
 
-// NotifyOptions select the calls that Notifying hands to the listener.
+// NotifyOptions select the calls that Notifying passes to the listener.
 type NotifyOptions struct {
-	// Emulate emulates root where only one uid is mapped: calls that would fail for lack of ids succeed.
-	// Those that need a file go to the listener, which stores what was requested.
+	// Emulate emulates root where only one uid is mapped: calls that would fail for lack of ids succeed. Those that
+	// need a file are passed to the listener, which stores the request.
 	Emulate bool
-	// Promote hands over renames, so that directories of lower overlay layers can be renamed.
+	// Promote passes renames on, so that directories of lower overlay layers can be renamed.
 	Promote bool
-	// Trace hands over the calls that start a program, so that the listener sees every start.
+	// Trace passes the calls that start a program on, so that the listener sees every start.
 	Trace bool
-	// Refuse, if its Report is set, hands over the calls that Hardening omits with the same Options, for the
-	// listener to refuse as Refusals says.
+	// Refuse, if its Report is set, passes on the calls that Hardening omits with the same Options. The listener
+	// refuses them as Refusals specifies.
 	Refuse Options
 }
 
-// Notifying returns the filter whose listener package notify serves; nil if no option is set.
+// Notifying returns the filter whose listener package notify serves, or nil if no option is set.
 //
 // It allows calls of a foreign architecture: Hardening kills them.
 func Notifying(o NotifyOptions) []unix.SockFilter {
@@ -50,8 +50,8 @@ func notifyingRules(o NotifyOptions) []Rule {
 	return rules
 }
 
-// goAffinity is the size of the mask that the Go runtime passes (runtime/os_linux.go, getCPUCount), and no
-// other library.
+// goAffinity is the size of the mask that the Go runtime passes (runtime/os_linux.go, getCPUCount). No other library
+// uses it.
 const goAffinity = 8192
 
 var executing = []Rule{
@@ -100,8 +100,8 @@ var emulation = []Rule{
 	},
 }
 
-// mknodRule hands over the making of device nodes, by the mode in argument arg;
-// FIFOs, sockets and regular files go to the kernel.
+// mknodRule passes the creation of device nodes on, by the mode in argument arg. FIFOs, sockets and regular files are
+// left to the kernel.
 func mknodRule(call uint32, arg int) Rule {
 	return Rule{
 		Calls: []uint32{call},
@@ -111,10 +111,9 @@ func mknodRule(call uint32, arg int) Rule {
 	}
 }
 
-// Stubs returns the filter, on the host, of gVisor's processes, or nil if none is needed. It makes CPUID
-// trapping fail, as on a processor without such a trap (enableCpuidFault of gVisor's platform systrap works
-// without). Programs inside see the processor as every process of the host does; an image is resumed only on
-// an equal one.
+// Stubs returns the host's filter for gVisor's processes, or nil if none is needed. It makes CPUID trapping fail, as on
+// a processor without such a trap (enableCpuidFault of gVisor's platform systrap works without it). Programs inside see
+// the processor as every process of the host does; an image is resumed only on a processor with the same features.
 func Stubs() []unix.SockFilter {
 	if len(stubRules) == 0 {
 		return nil

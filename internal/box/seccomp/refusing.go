@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refusing returns the rules of Hardening whose calls the listener refuses. Only refusals that are reported
-// go there; the filter applies the rest of such a rule, as Hardening would.
+// refusing returns the rules of Hardening whose calls the listener refuses. Only refusals that are reported go to the
+// listener; the filter itself applies the rest of such a rule, as Hardening would.
 func refusing(o Options) []Rule {
 	if !o.Report {
 		return nil
@@ -32,10 +32,10 @@ func refusing(o Options) []Rule {
 	return rules
 }
 
-// Refusals are the rules for the calls that Notifying hands over to be refused, by call number.
+// Refusals are the rules, by call number, for the calls that Notifying passes on to be refused.
 type Refusals map[uint32]Rule
 
-// RefusalsOf returns the rules for the calls that NotifyOptions.Refuse hands over; none unless o.Report is set.
+// RefusalsOf returns the rules for the calls that NotifyOptions.Refuse passes on; none unless o.Report is set.
 func RefusalsOf(o Options) Refusals {
 	if !o.Report {
 		return nil
@@ -52,8 +52,8 @@ func RefusalsOf(o Options) Refusals {
 	return t
 }
 
-// Answer returns the name of a call, and the error that the filter would have returned. ok says that it must
-// be refused; it depends only on the number, so that no doubt about arguments lets one pass.
+// Answer returns the name of a call, and the error that the filter would have returned. ok says that the call must be
+// refused. It depends only on the number, so that no doubt about arguments lets a call pass.
 func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Errno, ok bool) {
 	r, ok := t[nr]
 	if !ok {
@@ -66,10 +66,10 @@ func (t Refusals) Answer(nr uint32, args [6]uint64) (name string, errno unix.Err
 	return reportedNames[nr], errno, true
 }
 
-// answer computes the result of the code of block.
+// answer evaluates the code of block.
 func (r Rule) answer(args [6]uint64) Action { return r.decide(args).Do }
 
-// decide returns the case that decides.
+// decide returns the case that applies.
 func (r Rule) decide(args [6]uint64) Case {
 	if len(r.Cases) == 0 {
 		return Case{Do: r.Do}
@@ -82,7 +82,7 @@ func (r Rule) decide(args [6]uint64) Case {
 	return Case{Do: Allow}
 }
 
-// holds computes the result of the code of a test.
+// holds evaluates the code of a test.
 func (t Test) holds(args [6]uint64) bool {
 	v := uint32(args[t.Arg])
 	if t.Mask != 0 {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// strictest is what the kernel takes of two answers (seccomp(2)).
+// strictest returns the action that the kernel takes if two filters disagree (seccomp(2)).
 func strictest(a, b Action) Action {
 	order := []uint32{unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_ERRNO, unix.SECCOMP_RET_USER_NOTIF,
 		unix.SECCOMP_RET_ALLOW}
@@ -24,8 +24,8 @@ func strictest(a, b Action) Action {
 	return a
 }
 
-// TestRefusals_AnswerLikeHardening checks that the answer to each call is the same with a
-// listener as from the filter without one; the listener gives it itself where it is asked.
+// TestRefusals_AnswerLikeHardening checks that the result of each call is the same with a listener as with the filter
+// alone. For the calls that are passed to it, the listener computes the result.
 func TestRefusals_AnswerLikeHardening(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -43,15 +43,15 @@ func TestRefusals_AnswerLikeHardening(t *testing.T) {
 		switch {
 		case got == Notify && before != Notify:
 			if !told || Errno(errno) != want || name == "" {
-				t.Fatalf("call %d %x: the listener answers %q %v, and the filter %#x", c.nr, c.args, name, errno, want)
+				t.Fatalf("call %d %x: listener answers %q %v, filter %#x", c.nr, c.args, name, errno, want)
 			}
 		case got != strictest(want, before):
-			t.Fatalf("call %d %x: %#x, and was %#x", c.nr, c.args, got, strictest(want, before))
+			t.Fatalf("call %d %x: %#x, want %#x", c.nr, c.args, got, strictest(want, before))
 		}
 	})
 }
 
-// drawCall draws a call up to a number, with arguments that often mean something.
+// drawCall draws a call with a number up to last, and arguments that are often meaningful.
 func drawCall(t *rapid.T, last uint32) call {
 	told := slices.Sorted(maps.Keys(reportedNames))
 	interesting := []uint64{0, 1, 2, 3, 10, 15, 16, 40, 0x4206, 0x5412, 0x541d, 0x5423, 0x50009401, 0x400000, 0xffffffff,
@@ -71,15 +71,15 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 	return a
 }
 
-// TestRefusals_DoNotOverlapServedCalls checks that no call is both refused and served: which
-// of the two applied would depend on the order.
+// TestRefusals_DoNotOverlapServedCalls checks that no call is both refused and served: the result would depend on the
+// order.
 func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
 	refused := RefusalsOf(Options{Report: true})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
 		for _, nr := range r.Calls {
 			if _, ok := refused[nr]; ok {
-				t.Errorf("call %d is served, and refused", nr)
+				t.Errorf("call %d is both served and refused", nr)
 			}
 		}
 	}
@@ -89,10 +89,10 @@ func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 		}
 	}
 	if len(reportedNames) != len(refused) {
-		t.Errorf("%d names, and %d calls that are told", len(reportedNames), len(refused))
+		t.Errorf("%d names for %d reported calls", len(reportedNames), len(refused))
 	}
 	if RefusalsOf(Options{}) != nil {
-		t.Error("something is told that the filter answers")
+		t.Error("calls that the filter answers are passed to the listener")
 	}
 }
 
@@ -105,13 +105,12 @@ func TestRefusals_AreDocumented(t *testing.T) {
 	}
 	for _, name := range reportedNames {
 		if !strings.Contains(string(text), "`"+name+"`") {
-			t.Errorf("%s is not named", name)
+			t.Errorf("docs/LEDGER.md does not name %s", name)
 		}
 	}
 }
 
-// TestRefusals_OmitOrdinaryCalls checks that calls that ordinary programs try, and can do
-// without, are not reported.
+// TestRefusals_OmitOrdinaryCalls checks that calls that ordinary programs try, and can do without, are not reported.
 func TestRefusals_OmitOrdinaryCalls(t *testing.T) {
 	t.Parallel()
 	give := Notifying(NotifyOptions{Refuse: Options{Report: true}})
@@ -133,7 +132,7 @@ func TestRefusals_OmitOrdinaryCalls(t *testing.T) {
 	} {
 		c.arch = nativeArch
 		if got, _ := run(t, give, c); got == Notify {
-			t.Errorf("%s is told", name)
+			t.Errorf("%s is reported", name)
 		}
 	}
 }

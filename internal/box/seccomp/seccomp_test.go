@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// call is what the kernel shows a filter (struct seccomp_data).
+// call is the input of a filter (struct seccomp_data).
 type call struct {
 	nr, arch uint32
 	args     [6]uint64
@@ -31,8 +31,8 @@ func (c call) word(off uint32) uint32 {
 	return uint32(a)
 }
 
-// run interprets a program; argRead says whether it looked at an argument (then
-// the kernel's cache of allowed calls can not hold it).
+// run interprets a program. argRead says whether it read an argument; the kernel's cache of allowed calls cannot
+// contain such a call.
 func run(t *testing.T, p []unix.SockFilter, c call) (a Action, argRead bool) {
 	t.Helper()
 	a, argRead, ok := interpret(p, c)
@@ -166,8 +166,8 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// TestInner_AnswersLikeHardening checks that a command gets the same answers inside as in
-// other tiers, except for the calls that Inner adds, and that the same calls are reported.
+// TestInner_AnswersLikeHardening checks that a command gets the same results inside as in other tiers, except for the
+// calls that Inner adds, and that the same calls are reported.
 func TestInner_AnswersLikeHardening(t *testing.T) {
 	t.Parallel()
 	besides := Answers{}
@@ -187,7 +187,7 @@ func TestInner_AnswersLikeHardening(t *testing.T) {
 		with := o
 		with.Report = true
 		if handed := answer(t, Notifying(NotifyOptions{Refuse: with}), c) == Notify; got != want || handed != (told != "") {
-			t.Fatalf("call %d %x: %#x, want %#x; told %q, and elsewhere %t", c.nr, c.args, got, want, told, handed)
+			t.Fatalf("call %d %x: %#x, want %#x; reported as %q, elsewhere %t", c.nr, c.args, got, want, told, handed)
 		}
 	})
 }
@@ -233,7 +233,7 @@ func TestHardening_NetlinkRouteOnly(t *testing.T) {
 func TestNotifying(t *testing.T) {
 	t.Parallel()
 	if p := Notifying(NotifyOptions{}); p != nil {
-		t.Errorf("a filter of %d instructions with nothing to do", len(p))
+		t.Errorf("a filter of %d instructions without any option", len(p))
 	}
 	both := Notifying(NotifyOptions{Emulate: true, Promote: true})
 	promote := Notifying(NotifyOptions{Promote: true})
@@ -292,13 +292,13 @@ func TestNotifying_Programs(t *testing.T) {
 	}
 }
 
-// fcntlInstructions are those at the beginning of Hardening: seven that every call passes, and
-// five to load the command of fcntl, compare it with two, and answer.
+// fcntlInstructions is the number of instructions at the beginning of Hardening: seven that every call executes, and
+// five that load the command of fcntl, compare it with two values, and return.
 const fcntlInstructions = 12
 
-// TestFrequentCalls_ReadNoArguments checks that frequent calls are in the kernel's cache of
-// allowed calls, without which each of them costs a run of the filter. The one exception is
-// fcntl, because of leases; the first instructions of Hardening decide it.
+// TestFrequentCalls_ReadNoArguments checks that frequent calls are in the kernel's cache of allowed calls. Without it
+// each of them costs a run of the filter. The one exception is fcntl, because of leases; the first instructions of
+// Hardening decide it.
 func TestFrequentCalls_ReadNoArguments(t *testing.T) {
 	t.Parallel()
 	programs := map[string][]unix.SockFilter{

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A confined command is this binary under another name, which installs the
-// strictest filter and executes the command.
+// argConfined is the argv[0] of a confined command: this binary, which installs the strictest filter and executes the
+// command.
 const argConfined = "seccomp-confined"
 
 func TestMain(m *testing.M) {
@@ -44,8 +44,8 @@ func confined(t *testing.T, netlink bool, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// TestHardening_AllowsCommonTools runs everyday programs under the strictest filter. Those
-// that ask for a netlink socket can do without.
+// TestHardening_AllowsCommonTools runs everyday programs under the strictest filter. Programs that request a netlink
+// socket must work without it.
 func TestHardening_AllowsCommonTools(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ tool, script, want string }{
@@ -79,7 +79,7 @@ func TestHardening_AllowsCommonTools(t *testing.T) {
 	}
 }
 
-// TestNetlink_IsNeededForInterfaces shows what the option Netlink is for.
+// TestNetlink_IsNeededForInterfaces checks the purpose of the option Netlink.
 func TestNetlink_IsNeededForInterfaces(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil {

@@ -10,8 +10,8 @@ import (
 
 var archCalls = map[string]uintptr{"iopl": unix.SYS_IOPL, "ioperm": unix.SYS_IOPERM, "modify_ldt": unix.SYS_MODIFY_LDT}
 
-// int80 makes a system call by the 32-bit gate. A kernel without CONFIG_IA32_EMULATION, and
-// some virtual machines, have no such gate: the instruction faults (INT n, Intel SDM 2A).
+// int80 makes a system call through the 32-bit gate. A kernel without CONFIG_IA32_EMULATION, and some virtual machines,
+// have no such gate: the instruction faults (INT n, Intel SDM 2A).
 func int80(nr uint32) (result int32, answered bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -24,7 +24,7 @@ func int80(nr uint32) (result int32, answered bool) {
 
 func gate(nr uint32) int32
 
-// changeCall changes the call that a traced process has stopped at.
+// changeCall changes the call at which a traced process has stopped.
 func changeCall(pid int, nr, arg0, arg1 uintptr) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &r); err != nil {

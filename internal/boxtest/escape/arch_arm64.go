@@ -14,11 +14,10 @@ var archCalls = map[string]uintptr{}
 // int80 has no counterpart: a 64-bit process cannot make 32-bit calls.
 func int80(uint32) (result int32, answered bool) { return 0, false }
 
-// ntSystemCall is NT_ARM_SYSTEM_CALL (linux/elf.h): the number of the call that a traced process
-// has stopped at.
+// ntSystemCall is NT_ARM_SYSTEM_CALL (linux/elf.h): the number of the call at which a traced process has stopped.
 const ntSystemCall = 0x404
 
-// changeCall changes the call that a traced process has stopped at.
+// changeCall changes the call at which a traced process has stopped.
 func changeCall(pid int, nr, arg0, arg1 uintptr) error {
 	var r unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &r); err != nil {

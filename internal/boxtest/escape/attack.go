@@ -12,15 +12,14 @@ import (
 	"strings"
 )
 
-// Facts describe what the harness has planted outside, all of it within reach of the sandbox's user on the
-// host.
+// Facts describe what the harness has planted outside. The sandbox's user on the host can reach all of it.
 type Facts struct {
 	Secret   string   `json:"secret"`        // the content of every planted file
-	Files    []string `json:"files"`         // files that hold it: outside, in the store, in another sandbox
+	Files    []string `json:"files"`         // files that contain Secret: outside, in the store, in another sandbox
 	Sockets  []string `json:"sockets"`       // unix sockets with a listener, including the keeper's
 	Abstract string   `json:"abstract"`      // an abstract socket on the host, without its leading NUL
 	Port     int      `json:"port"`          // a TCP port on the host's loopback
-	Victim   int      `json:"victim"`        // a process, as the host numbers it
+	Victim   int      `json:"victim"`        // a process, by its pid on the host
 	ShmKey   int      `json:"shm_key"`       // a System V shared memory segment
 	NetHost  bool     `json:"net_host"`      // the sandbox has the host's network
 	Own      bool     `json:"own,omitempty"` // the sandbox has its own kernel
@@ -28,12 +27,12 @@ type Facts struct {
 
 	Words []string `json:"words,omitempty"` // words that identify the host: its boot, its kernel, its namespaces
 	Shown []string `json:"shown,omitempty"` // a socket and a pipe inside, with a process outside at the other end
-	Tasks int      `json:"tasks,omitempty"` // the limit of processes and threads; 0 is no limit
+	Tasks int      `json:"tasks,omitempty"` // the limit of processes and threads; 0 for none
 
-	Kept   []string `json:"kept,omitempty"`    // files inside that hold it, and are read-only
-	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is not
+	Kept   []string `json:"kept,omitempty"`    // read-only files inside that contain Secret
+	KeptIn string   `json:"kept_in,omitempty"` // a directory around them all, which is writable
 
-	// decoys inside, Glances of them; each of them hides a file with Secret
+	// Decoys are Glances honeytokens inside. Each of them hides a file that contains Secret.
 	Decoys   []string `json:"decoys,omitempty"`
 	DecoysIn string   `json:"decoys_in,omitempty"` // a directory around them all
 
@@ -44,26 +43,25 @@ type Facts struct {
 type Attack struct {
 	Name string
 	What string // the attempt, for the table in the threat model
-	// Applies reports whether a sandbox with these facts promises to stop the attempt; nil: every one does.
+	// Applies reports whether a sandbox with these facts must stop the attempt. If nil, every sandbox must.
 	Applies func(Facts) bool
-	// Told is what a gate must have recorded of the attempt, filled in by Facts.Fill: ADDRESS:PORT, or a
-	// name; "" for nothing.
+	// Told is what a gate must have recorded of the attempt, after Facts.Fill: ADDRESS:PORT, or a name; "" for nothing.
 	Told string
-	// Because is the reason of any denial that a gate must have recorded.
+	// Because is the reason of a denial that a gate must have recorded.
 	Because string
 	// Refused are the system calls whose refusal must be recorded.
 	Refused []string
-	// None says why nothing is recorded, if none of Told, Because, Refused, Touches and Killed is set.
+	// None states why nothing is recorded, if none of Told, Because, Refused, Touches and Killed is set.
 	None string
-	// Touches says that the attempt reads decoys, and prints which (Touched): the opening of each must be
+	// Touches says that the attempt reads honeytokens, and prints which ones (Touched). The opening of each must be
 	// reported.
 	Touches bool
 	// Starts are the names (argv[0]) under which the attempt starts programs, all of which must be recorded.
 	Starts []string
-	// Killed says that the filter kills the attacker, if this architecture has the call; that is recorded.
+	// Killed says that the filter kills the attacker, if this architecture has the call, and that this is recorded.
 	Killed bool
-	// Emulated says what the attempt is given in tier gvisor, by the sandbox's own kernel, in ways that the
-	// attack recognizes (errOwn); it then tries the others.
+	// Emulated describes what the attempt gets from the sandbox's own kernel in tier gvisor. The attack recognizes such
+	// a way (errOwn), and then tries the others.
 	Emulated string
 	Run      func(Facts) error
 }
@@ -73,14 +71,14 @@ const (
 	Succeeded = 0
 	Misused   = 2
 	Refused   = 10
-	Emulated  = 11 // refused, except for what Attack.Emulated says
+	Emulated  = 11 // refused, except for the ways in Attack.Emulated
 )
 
-// Argv0 is the name by which the attacker's binary must be started.
+// Argv0 is the argv[0] with which the attacker's binary must be started.
 const Argv0 = "escape-attack"
 
-// Main runs the attack args[1] with the facts in args[2], writes its result to out, and returns the exit
-// code: Succeeded is bad.
+// Main runs the attack args[1] with the facts in args[2], writes its result to out, and returns the exit code.
+// Succeeded is a failure of the sandbox.
 func Main(args []string, out io.Writer) int {
 	if len(args) < 3 {
 		return Misused
@@ -109,7 +107,7 @@ func Main(args []string, out io.Writer) int {
 // tell writes to the test's output; an attacker can do nothing about an error.
 func tell(w io.Writer, words ...any) { _, _ = fmt.Fprintln(w, words...) }
 
-// each tries several ways; one that succeeds is enough.
+// each tries try with each thing until one succeeds.
 func each[T any](things []T, try func(T) error) error {
 	var errs []error
 	for _, t := range things {
@@ -130,7 +128,7 @@ func each[T any](things []T, try func(T) error) error {
 	return errors.Join(errs...)
 }
 
-// any1 is each over named ways.
+// any1 is each for named ways.
 func any1(ways map[string]func() error) error {
 	names := make([]string, 0, len(ways))
 	for n := range ways {
@@ -142,11 +140,10 @@ func any1(ways map[string]func() error) error {
 
 var errNothing = errors.New("found nothing")
 
-// errOwn is of a way that succeeds against nothing but a kernel of the sandbox's own.
+// errOwn is the error of a way that succeeded only against the sandbox's own kernel.
 var errOwn = errors.New("something of the sandbox's own kernel")
 
-// own says that a way which succeeded has reached nothing but the sandbox's own kernel,
-// where it has one.
+// own returns errOwn for a way that succeeded in a sandbox with its own kernel: it has reached only that kernel.
 func (f Facts) own(err error) error {
 	if err == nil && f.Own {
 		return errOwn
@@ -154,7 +151,7 @@ func (f Facts) own(err error) error {
 	return err
 }
 
-// holds returns nil when b holds the secret.
+// holds returns nil if b contains the secret.
 func (f Facts) holds(b []byte) error {
 	if strings.Contains(string(b), f.Secret) {
 		return nil
@@ -166,9 +163,8 @@ func (f Facts) holds(b []byte) error {
 var Attacks = slices.Concat(fileAttacks, decoyAttacks, keptAttacks, procAttacks, mountAttacks, kernelAttacks,
 	btrfsAttacks, deviceAttacks, networkAttacks, gateAttacks, rootAttacks, ownAttacks)
 
-// netOff: a sandbox that was given the host's network may use it, and one with a gate may send what the gate
-// drops.
+// netOff excludes sandboxes that may use the host's network, and those with a gate, which may send what the gate drops.
 func netOff(f Facts) bool { return !f.NetHost && f.Gate == nil }
 
-// ownNet: the loopback is not the host's.
+// ownNet selects sandboxes whose loopback is not the host's.
 func ownNet(f Facts) bool { return !f.NetHost }

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// btrfsVolume is struct btrfs_ioctl_vol_args, and btrfsVolume2 its second version, of the
-// same size (linux/btrfs.h).
+// btrfsVolume is struct btrfs_ioctl_vol_args, and btrfsVolume2 is its second version, of the same size (linux/btrfs.h).
 type btrfsVolume struct {
 	fd   int64
 	name [4088]byte
@@ -31,7 +30,7 @@ type btrfsReceived struct {
 	_    [23]uint64 // transactions, times, flags
 }
 
-// The sizes are those in the requests: else this does not compile.
+// The sizes must be those in the requests, or this does not compile.
 var (
 	_ = [1]byte{}[unsafe.Sizeof(btrfsVolume{})-4096]
 	_ = [1]byte{}[unsafe.Sizeof(btrfsVolume2{})-4096]
@@ -58,13 +57,13 @@ const (
 	btrfsSnapDestroy2  = 0x5000943f
 )
 
-// btrfsGiven are the requests of btrfs's type that other file systems may answer too, or that
-// only read: a sandbox may use them (seccomp, btrfsAllowed).
+// btrfsGiven are the requests of btrfs's type that other file systems may support too, or that only read. A sandbox may
+// use them (seccomp, btrfsAllowed).
 var btrfsGiven = map[request]bool{0x40049409: true, 0x4020940d: true, 0xc0189436: true, 0x81009431: true,
 	0x8400941f: true, 0x80089424: true}
 
-// btrfsAttacks are attempts on the file system that holds a sandbox's files. Any answer other
-// than ENOTTY, which other file systems give, shows that a request has reached a btrfs.
+// btrfsAttacks are attempts on the file system that contains a sandbox's files. Any result other than ENOTTY, which
+// other file systems return, shows that a request has reached a btrfs.
 var btrfsAttacks = []Attack{
 	{Name: "btrfs",
 		None: "the answer is that of another file system: programs that cannot make a subvolume make a directory",
@@ -81,7 +80,7 @@ var btrfsAttacks = []Attack{
 		}},
 }
 
-// inside calls try with an open directory.
+// inside calls try with a descriptor of a directory.
 func inside(dir string, try func(fd uintptr) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -91,7 +90,7 @@ func inside(dir string, try func(fd uintptr) error) error {
 	return try(uintptr(fd))
 }
 
-// reachedBtrfs returns nil when a request was answered by a btrfs.
+// reachedBtrfs returns nil if a btrfs answered the request.
 func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 	if err := sys(unix.SYS_IOCTL, fd, uintptr(req), arg); errors.Is(err, unix.ENOTTY) {
 		return err
@@ -99,7 +98,7 @@ func reachedBtrfs(fd uintptr, req request, arg uintptr) error {
 	return nil
 }
 
-// btrfsWays returns the ways to make or change a subvolume, of which fd is one, and to keep the disk busy.
+// btrfsWays returns the ways to create or change a subvolume, of which fd is one, and to keep the disk busy.
 func btrfsWays(fd uintptr) map[string]func() error {
 	ways := map[string]func() error{}
 	for name, req := range map[string]request{"subvol-create": btrfsSubvolCreate, "snap-create": btrfsSnapCreate,
@@ -144,8 +143,8 @@ func btrfsWays(fd uintptr) map[string]func() error {
 	return ways
 }
 
-// anyBtrfs tries every number with every direction and the usual sizes, on unmapped memory: a
-// btrfs answers, even if with EPERM or EFAULT.
+// anyBtrfs tries every number with every direction and the usual sizes, on unmapped memory. A btrfs answers these, even
+// if with EPERM or EFAULT.
 func anyBtrfs(fd uintptr) error {
 	var all []request
 	for nr := range uintptr(256) {

@@ -15,12 +15,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/removal"
 )
 
-// btrfsAt is where the run as a user finds a btrfs: only root can mount one.
+// btrfsAt is set in the environment of the run as a user to a directory on a btrfs, which only root can mount.
 const btrfsAt = "COPPICE_ESCAPE_BTRFS"
 
-// TestBtrfs_IsNotReachedFromInside runs the attack in sandboxes whose root is a subvolume, as
-// driver btrfs has it, in every tier, and removes them. On any other file system, the
-// kernel itself answers ENOTTY.
+// TestBtrfs_IsNotReachedFromInside runs the attack in every tier, in sandboxes whose root is a subvolume, as with
+// driver btrfs, and then removes the sandboxes. On any other file system the kernel itself returns ENOTTY.
 func TestBtrfs_IsNotReachedFromInside(t *testing.T) {
 	needsStatic(t)
 	shared := tools(t, btrfsDir(t))
@@ -43,23 +42,23 @@ func TestBtrfs_IsNotReachedFromInside(t *testing.T) {
 			}
 			x.stop(t, b)
 			if err := removal.Tree(t.Context(), x.dir); err != nil {
-				t.Errorf("the sandbox cannot be removed: %v", err)
+				t.Errorf("could not remove the sandbox: %v", err)
 			}
 			if _, err := os.Lstat(x.dir); !os.IsNotExist(err) {
-				t.Errorf("the sandbox is left: %v", err)
+				t.Errorf("the sandbox was not removed: %v", err)
 			}
 		})
 	}
 }
 
-// TestBtrfsAsUser is the run as a user; see TestAsUser.
+// TestBtrfsAsUser runs TestBtrfs_IsNotReachedFromInside as a user; see TestAsUser.
 func TestBtrfsAsUser(t *testing.T) {
 	needsStatic(t)
 	t.Setenv(btrfsAt, btrfsDir(t))
 	asUser(t, "^TestBtrfs_IsNotReachedFromInside$")
 }
 
-// btrfsDir is a directory on a btrfs, in which everybody may make some.
+// btrfsDir returns a directory on a btrfs, in which all users may create files.
 func btrfsDir(t *testing.T) string {
 	t.Helper()
 	if at := os.Getenv(btrfsAt); at != "" {

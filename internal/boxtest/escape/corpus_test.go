@@ -15,14 +15,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
 
-// corpus is what the trials of one test share.
+// corpus is the state that the trials of one test share.
 type corpus struct {
 	tools    string
 	settings []setting
-	holds    []plan.Enforced // of each setting, on a root that is not hostile
+	holds    []plan.Enforced // what each setting enforces on a root that is not hostile
 }
 
-// newCorpus skips the test where the host lacks the tier of a setting.
+// newCorpus skips the test if the host lacks the tier of a setting.
 func newCorpus(t testing.TB, all []setting) *corpus {
 	t.Helper()
 	needsStatic(t)
@@ -33,8 +33,8 @@ func newCorpus(t testing.TB, all []setting) *corpus {
 	return c
 }
 
-// add starts a root that is not hostile in each setting, and adds the settings to the corpus.
-// Its error says that the host has no tier gvisor.
+// add starts a root that is not hostile in each setting, and adds the settings to the corpus. It returns an error if
+// the host lacks tier gvisor.
 func (c *corpus) add(t testing.TB, all []setting) error {
 	t.Helper()
 	for _, s := range all {
@@ -59,12 +59,11 @@ func (c *corpus) add(t testing.TB, all []setting) error {
 	return nil
 }
 
-// rare is how rarely a program is tried in tier gvisor, where each start is that of a kernel:
-// one in that many.
+// rare limits the trials in tier gvisor, where each start is that of a kernel: one program in that many is tried there.
 const rare = 6
 
-// pick chooses the setting that a number stands for: those of tier gvisor, which come last,
-// share one number in rare, and the others share the rest.
+// pick returns the setting for a number. The settings of tier gvisor, which come last, share one number in rare; the
+// others share the rest.
 func pick(all []setting, number int) int {
 	quick := slices.IndexFunc(all, func(s setting) bool { return s.tier == plan.TierGvisor })
 	switch {
@@ -76,8 +75,8 @@ func pick(all []setting, number int) int {
 	return (number - number/rare) % quick
 }
 
-// TestPick_DrawsAllSettingsAndGvisorRarely covers all values that a program's first byte has
-// for the choice: 7 bits.
+// TestPick_DrawsAllSettingsAndGvisorRarely covers all values of the 7 bits of a program's first byte that select the
+// setting.
 func TestPick_DrawsAllSettingsAndGvisorRarely(t *testing.T) {
 	t.Parallel()
 	gvisor := setting{tier: plan.TierGvisor}
@@ -97,7 +96,7 @@ func TestPick_DrawsAllSettingsAndGvisorRarely(t *testing.T) {
 	}
 }
 
-// trial is one in the i-th setting.
+// trial returns a new trial in the i-th setting.
 func (c *corpus) trial(t testing.TB, i int) *trial {
 	t.Helper()
 	x := newTrial(t, c.settings[i], c.tools)

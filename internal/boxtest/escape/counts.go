@@ -12,14 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldWord is the first argument that makes the attacker's binary call Hold; the second is a
-// key of holds.
+// HoldWord is the first argument that makes the attacker's binary call Hold. The second argument is a key of holds.
 const HoldWord = "hold"
 
 // holders is the number of sandbox users that Hold becomes.
 const holders = 64
 
-// holds has functions that make one more of something that the kernel counts, per user or for the machine.
+// holds are functions that create one more object that the kernel counts, per user or for the machine.
 var holds = map[string]func() error{
 	"inotify": func() error {
 		_, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -29,7 +28,7 @@ var holds = map[string]func() error{
 		_, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 		return err
 	},
-	"timers": func() error { // each has a signal queued in advance
+	"timers": func() error { // each has a preallocated signal
 		var id int32
 		_, _, e := unix.RawSyscall(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id)))
 		return orNil(e)
@@ -49,7 +48,7 @@ func orNil(e unix.Errno) error {
 	return nil
 }
 
-// Rights is the maximum number of descriptors in one message (SCM_MAX_FD of net/scm.h).
+// Rights is the largest number of descriptors in one message (SCM_MAX_FD of net/scm.h).
 const Rights = 253
 
 // passInFlight sends Rights descriptors that are never received.
@@ -58,18 +57,18 @@ func passInFlight() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(p[0]) // and the other end holds them
+	defer unix.Close(p[0]) // the other end holds the descriptors
 	return unix.Sendmsg(p[0], []byte{0}, unix.UnixRights(make([]int, Rights)...), nil, unix.MSG_DONTWAIT)
 }
 
-// Hold makes as many of what as it can, as each user of the sandbox that it can become,
-// prints the number for each user and the total, and holds them until in ends.
+// Hold creates as many objects as it can, as each user of the sandbox that it can become. It prints the number for each
+// user and the total, and holds the objects until in ends.
 func Hold(what string, in io.Reader, out io.Writer) int {
 	one := holds[what]
 	if one == nil {
 		return 2
 	}
-	runtime.LockOSThread() // raw setresuid(2) changes this thread alone
+	runtime.LockOSThread() // raw setresuid(2) changes only this thread
 	const keep = ^uintptr(0)
 	most, all := 0, 0
 	for uid := range uintptr(holders) {

@@ -21,11 +21,11 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestInotifyAsUser is TestInotify_IsLeftToTheOwner as a user; see TestAsUser.
+// TestInotifyAsUser runs TestInotify_IsLeftToTheOwner as a user; see TestAsUser.
 func TestInotifyAsUser(t *testing.T) { asUser(t, "^TestInotify_IsLeftToTheOwner$") }
 
-// A user namespace charges its owner, so that a sandbox could take each inotify instance
-// that the owner may have, of which 128 are usual.
+// TestInotify_IsLeftToTheOwner exists because the kernel also counts the inotify instances of a user namespace for its
+// owner: a sandbox could take all instances of its owner, usually 128.
 func TestInotify_IsLeftToTheOwner(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
@@ -53,17 +53,17 @@ func TestInotify_IsLeftToTheOwner(t *testing.T) {
 				defer unix.Close(fd)
 			}
 			if share := limit.OfHost(int64(owners), limit.Inotify); int64(most) > share || most == 0 {
-				t.Errorf("a user of the sandbox has %d instances, and may have %d", most, share)
+				t.Errorf("a user of the sandbox has %d instances, want at most %d", most, share)
 			}
-			if left < owners/4 { // what else runs as the owner has some
+			if left < owners/4 { // other processes of the owner have some
 				t.Errorf("the sandbox has %d instances of %d, which leaves %d to its owner", all, owners, left)
 			}
 		})
 	}
 }
 
-// hold has the attacker make as many of what as it can in a box until the test ends. It gives
-// the most that one user has, and how many there are.
+// hold makes the attacker create as many objects as it can in a box, and hold them until the test ends. It returns the
+// most that one user has, and the total.
 func hold(t *testing.T, b *box.Box, what string) (most, all int) {
 	t.Helper()
 	session, err := b.Exec(t.Context(),
@@ -89,11 +89,11 @@ func hold(t *testing.T, b *box.Box, what string) (most, all int) {
 	return most, all
 }
 
-// TestCountsAsUser is TestCounts_AreLeftToOthers as a user; see TestAsUser.
+// TestCountsAsUser runs TestCounts_AreLeftToOthers as a user; see TestAsUser.
 func TestCountsAsUser(t *testing.T) { asUser(t, "^TestCounts_AreLeftToOthers$") }
 
-// What the kernel counts for each user of the host, or for the machine, is left to the owner
-// of a sandbox, and to other sandboxes.
+// TestCounts_AreLeftToOthers checks that a sandbox leaves some of the objects that the kernel counts, for each user of
+// the host or for the machine, to its owner and to other sandboxes.
 func TestCounts_AreLeftToOthers(t *testing.T) {
 	half := func(what int) int {
 		var l unix.Rlimit
@@ -107,7 +107,7 @@ func TestCounts_AreLeftToOthers(t *testing.T) {
 	b := start(t, o, sandbox{"root/off", plan.UserRoot, plan.NetOff, false, false, ""})
 	for _, c := range []struct {
 		what        string
-		least, most int // of one user
+		least, most int // for one user
 	}{
 		{"terminals", 1, limit.Terminals},
 		{"timers", 1, half(unix.RLIMIT_SIGPENDING)},
@@ -125,11 +125,11 @@ func TestCounts_AreLeftToOthers(t *testing.T) {
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	if err := unix.Sendmsg(p[0], []byte{0}, unix.UnixRights(p[1]), nil, 0); err != nil {
-		t.Errorf("the owner passes a descriptor: %v", err)
+		t.Errorf("the owner cannot pass a descriptor: %v", err)
 	}
 	session, err := b.Exec(t.Context(), wire.ExecRequest{Cmd: []string{attacker, escape.HoldWord, "aio"}, Dir: "/"})
 	if err != nil {
-		t.Errorf("a command in the sandbox: %v", err)
+		t.Errorf("cannot start a command in the sandbox: %v", err)
 	} else {
 		session.Close()
 	}

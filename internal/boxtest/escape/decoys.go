@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DecoyText is the beginning of every planted decoy.
+// DecoyText is the beginning of every planted honeytoken.
 const DecoyText = "not a secret"
 
-// decoyed has sandboxes with decoys.
+// decoyed selects sandboxes with honeytokens.
 func decoyed(f Facts) bool { return len(f.Decoys) > 0 }
 
-// touched is how an attack says that it has read a decoy; the rest of the line is which.
+// touched begins the lines in which an attack reports that it has read a honeytoken; the rest of the line is its path.
 const touched = "touched "
 
-// Touched returns the decoys that an attack has read, according to its output.
+// Touched returns the honeytokens that an attack has read, according to its output.
 func Touched(out string) (paths []string) {
 	for line := range strings.Lines(out) {
 		if p, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), touched); ok {
@@ -35,7 +35,7 @@ func Touched(out string) (paths []string) {
 	return paths
 }
 
-// took prints that the decoy at p was read.
+// took prints that the honeytoken at p was read.
 func took(p string, b []byte) error {
 	if !bytes.HasPrefix(b, []byte(DecoyText)) {
 		return errNothing
@@ -44,7 +44,7 @@ func took(p string, b []byte) error {
 	return nil
 }
 
-// readDecoy reads the decoy at p, opened as fd, with err.
+// readDecoy reads the honeytoken at p from fd. err is the error of opening it.
 func readDecoy(p string, fd int, err error) error {
 	if err != nil {
 		return err
@@ -58,10 +58,10 @@ func readDecoy(p string, fd int, err error) error {
 	return took(p, b[:n])
 }
 
-// errUnseen says that a way is open on which nothing would be noticed.
+// errUnseen means that a honeytoken can be read without being noticed.
 var errUnseen = errors.New("it can be read unnoticed")
 
-// glances are ways to read the decoy at p that could go unnoticed.
+// glances are ways to read the honeytoken at p that could go unnoticed.
 var glances = []struct {
 	name string
 	read func(p string) error
@@ -144,7 +144,7 @@ var glances = []struct {
 	{"in another root", func(p string) error {
 		done := make(chan error)
 		go func() {
-			runtime.LockOSThread() // the thread has that root to its end, with the goroutine's
+			runtime.LockOSThread() // the thread has that root until it exits with the goroutine
 			err := unix.Unshare(unix.CLONE_FS)
 			if err == nil {
 				err = unix.Chroot(filepath.Dir(p))
@@ -207,7 +207,7 @@ var glances = []struct {
 		again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		return readDecoy(p, again, err)
 	}},
-	{"as a program", func(p string) error { // only what is read of it
+	{"as a program", func(p string) error { // ENOEXEC shows that the kernel has read it
 		err := exec.Command(p).Run()
 		if errors.Is(err, unix.ENOEXEC) {
 			tell(os.Stdout, touched+p)
@@ -220,7 +220,7 @@ var glances = []struct {
 			return err
 		}
 		defer unix.Close(in)
-		// The attacker's own watch of the same inode, and its end, do not affect other watches.
+		// The attacker's own watch of the same inode, and its removal, must not affect other watches.
 		wd, err := unix.InotifyAddWatch(in, p, unix.IN_OPEN|unix.IN_ONESHOT)
 		if err != nil {
 			return err
@@ -231,8 +231,8 @@ var glances = []struct {
 	}},
 }
 
-// Glances is how many decoys the attacks need: one for each way, one that is read behind many others, and one
-// to make them with.
+// Glances is how many honeytokens the attacks need: one for each way, one that is read after many others, and one to
+// create those events with.
 var Glances = len(glances) + 2
 
 var decoyAttacks = []Attack{
@@ -247,7 +247,7 @@ var decoyAttacks = []Attack{
 					return nil
 				}
 			}
-			// Events of one file with others in between are not merged.
+			// The kernel does not merge events of one file if there are others in between.
 			flood, last := f.Decoys[len(glances)], f.Decoys[len(glances)+1]
 			for i := range 40000 {
 				fd, err := unix.Open([]string{flood, f.Decoys[0]}[i%2], unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -293,7 +293,7 @@ var decoyAttacks = []Attack{
 				ways["overlay"] = func() error {
 					return unix.Mount("overlay", own, "overlay", 0, "lowerdir="+filepath.Dir(p)+":"+own)
 				}
-				// If its place is free, the file that would be there.
+				// If the attack has cleared the path, the file that would be there.
 				return any1(ways2(ways, func(err error) error {
 					if f.read(p) == nil {
 						return nil
@@ -329,7 +329,7 @@ var decoyAttacks = []Attack{
 		}},
 }
 
-// seen is the state of a file that can be determined without opening it.
+// seen is the state of a file that can be determined without opening the file.
 type seen struct {
 	dev, ino      uint64
 	links         int

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// harmless devices, by number.
+// harmless are devices that may exist inside, by number.
 var harmless = map[[2]uint32]string{
 	{1, 3}: "null", {1, 5}: "zero", {1, 7}: "full", {1, 8}: "random", {1, 9}: "urandom", {5, 0}: "tty", {5, 2}: "ptmx",
 	{5, 1}: "console",
 }
 
-// ownDevices are those that gVisor's kernel has besides, by number. It serves them itself,
-// and opens none of the host's for them (runsc/boot, registerFilesystems).
+// ownDevices are further devices of gVisor's kernel, by number. It serves them itself, and opens no device of the host
+// for them (runsc/boot, registerFilesystems).
 var ownDevices = map[[2]uint32]string{{10, 229}: "fuse", {10, 200}: "net/tun"}
 
-// inMemory reports whether a directory is in memory: in tier gvisor in that of the
-// sandbox's own kernel, and no directory of the host's.
+// inMemory reports whether a directory is in memory. In tier gvisor that is the memory of the sandbox's own kernel, and
+// not a directory of the host.
 func inMemory(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
@@ -71,7 +71,7 @@ var deviceAttacks = []Attack{
 			emulated := errNothing
 			roots := []string{"/dev", "/run", "/sys", "/proc/1/root/dev", "/etc", "/usr"}
 			if f.Own && f.User != "root" {
-				roots = roots[:len(roots)-1] // it takes ten seconds, and root sees all of it
+				roots = roots[:len(roots)-1] // it takes ten seconds, and root can see all of it
 			}
 			for _, root := range roots {
 				_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -84,7 +84,7 @@ var deviceAttacks = []Attack{
 					}
 					number := [2]uint32{unix.Major(st.Rdev), unix.Minor(st.Rdev)}
 					if d.Type()&fs.ModeCharDevice != 0 && (harmless[number] != "" || number[0] >= 136 && number[0] <= 143) {
-						return nil // a pseudo-terminal of our own devpts
+						return nil // a pseudo-terminal of the sandbox's own devpts
 					}
 					fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 					if err != nil {

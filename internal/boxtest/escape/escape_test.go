@@ -32,13 +32,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// realID is set in the copy of the suite that runs as uid 0 of a user namespace,
-// as an ordinary user's daemon does: "uid:gid" outside.
+// realID is set in the environment of the copy of the suite that runs as uid 0 of a user namespace, like an ordinary
+// user's daemon. Its value is "uid:gid" outside.
 const realID = "COPPICE_ESCAPE_REAL_ID"
 
 const victimArgv0 = "escape-victim"
 
-// attacker is where the attacker lies inside.
+// attacker is the path of the attacker inside.
 const attacker = "/usr/local/bin/" + escape.Argv0
 
 func TestMain(m *testing.M) {
@@ -80,10 +80,10 @@ func again(attr *syscall.SysProcAttr, args []string, env ...string) (int, error)
 	return 0, err
 }
 
-// Real root runs the corpus a second time as an ordinary user.
+// TestAsUser runs the corpus a second time, as an ordinary user, if the suite runs as real root.
 func TestAsUser(t *testing.T) { asUser(t, "^TestEscape$") }
 
-// asUser runs tests once more as an ordinary user, who gets our flags for roots.
+// asUser runs tests again as an ordinary user, with the same flags for roots.
 func asUser(t *testing.T, tests string) {
 	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(realID) != "" {
@@ -108,8 +108,8 @@ func asUser(t *testing.T, tests string) {
 	}
 }
 
-// beVictim is a process outside, of the same user. When its stdin ends, it prints how many signals it got, and
-// its canary.
+// beVictim is the main function of a process outside, of the same user. When its stdin ends, it prints how many signals
+// it received, and its canary.
 func beVictim() int {
 	got := make(chan os.Signal, 100)
 	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
@@ -120,13 +120,13 @@ func beVictim() int {
 	return 0
 }
 
-// selfWord is the argument of a script's interpreter line: "#!/proc/self/exe" means, to the
-// kernel, the program that executes the script, which is that of init. It is also the word that
-// makes the attacker's binary look for such a process.
+// selfWord is the argument in a script's interpreter line. For the kernel, "#!/proc/self/exe" is the program that
+// executes the script, which is that of init. It is also the argument that makes the attacker's binary look for such a
+// process.
 const selfWord = "escape-self"
 
-// beSelf takes hold of the program of init while it is a command of the sandbox, and tries to
-// write to it when it no longer runs (CVE-2019-5736).
+// beSelf opens the program of init while that is a command of the sandbox, and tries to write to it when it no longer
+// runs (CVE-2019-5736).
 func beSelf() int {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -137,14 +137,14 @@ func beSelf() int {
 			}
 			fd, err := unix.Open(filepath.Join(filepath.Dir(name), "exe"), unix.O_PATH, 0)
 			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-				continue // it has ended
+				continue // it has exited
 			}
 			if err != nil {
 				fmt.Println("refused:", err)
 				return escape.Refused
 			}
 			for _, err := os.Stat(name); err == nil; _, err = os.Stat(name) {
-				runtime.Gosched() // until it has ended
+				runtime.Gosched() // until it has exited
 			}
 			f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_WRONLY, 0)
 			if err != nil {
@@ -160,7 +160,7 @@ func beSelf() int {
 	return 1
 }
 
-// interpreted executes the script until the attacker has taken hold of its interpreter.
+// interpreted executes the script until the attacker has opened its interpreter.
 func interpreted(t *testing.T, b *box.Box) {
 	t.Helper()
 	type end struct {
@@ -189,7 +189,7 @@ func interpreted(t *testing.T, b *box.Box) {
 	}
 }
 
-// otherUser is who commands run as who are not root.
+// otherUser returns the user that commands run as if not as root.
 func otherUser() string {
 	if os.Getenv(realID) == "" {
 		return "agent" // for root, "me" is root
@@ -197,11 +197,11 @@ func otherUser() string {
 	return plan.UserMe
 }
 
-// sandbox is one that the corpus runs in.
+// sandbox is a configuration in which the corpus runs.
 type sandbox struct {
 	name, user, net string
 	gate, asks      bool
-	tier            string // "" is process, or supervised where there is a gate
+	tier            string // "" is process, or supervised with a gate
 }
 
 func sandboxes() []sandbox {
@@ -218,12 +218,11 @@ func sandboxes() []sandbox {
 	}
 }
 
-// escapeTasks is how many tasks a sandbox of tier gvisor may have: its kernel would have as
-// many of the host's as the attacker makes.
+// escapeTasks is the limit of tasks of a sandbox in tier gvisor. Without it, its kernel could have as many tasks
+// on the host as the attacker creates.
 const escapeTasks = 250
 
-// start makes a box on the host's own system directories, with the attacker in
-// /usr/local/bin.
+// start starts a box on the host's own system directories, with the attacker in /usr/local/bin.
 func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	t.Helper()
 	c := plan.Config{Trace: true, ID: "escape", Name: "escape",
@@ -272,7 +271,7 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 		c.Access.ReadOnly = append(c.Access.ReadOnly, rootspec.Place{Said: p, At: []string{p}})
 	}
 	c.Access.Mounts = []rootspec.HostMount{{From: filepath.Join(o.base, "host"), To: "/srv/kept/mounted"}}
-	for _, p := range o.facts.Decoys { // with the mode of a program: that is opened, too
+	for _, p := range o.facts.Decoys { // with the mode of a program: executing it opens it too
 		c.Access.Decoys = append(c.Access.Decoys,
 			rootspec.Decoy{At: p, Text: []byte(escape.DecoyText + "\n"), Mode: 0o755, ModTime: time.Unix(1e9, 0)})
 	}
@@ -319,7 +318,7 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	return b
 }
 
-// run runs a command and gives what it printed and how it ended.
+// run runs a command and returns its output and its exit.
 func run(t *testing.T, b *box.Box, req wire.ExecRequest) (string, wire.Exit) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -356,11 +355,11 @@ func TestEscape(t *testing.T) { tryAll(t, sandboxes()) }
 // tryAll runs the corpus in each of the sandboxes.
 func tryAll(t *testing.T, all []sandbox) {
 	secret := "secret-" + random(t)
-	t.Setenv("ESCAPE_IN_THE_DAEMON", secret) // keepers are started with it
+	t.Setenv("ESCAPE_IN_THE_DAEMON", secret) // keepers are started with it in their environment
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			if s.tier == plan.TierGvisor {
-				t.Parallel() // its kernels wait for each other's answers less than they compute
+				t.Parallel() // its kernels mostly wait for each other
 			}
 			o := plant(t, secret)
 			if s.gate {
@@ -387,17 +386,18 @@ func tryAll(t *testing.T, all []sandbox) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if o.facts.Own && (s.user == plan.UserRoot || os.Getenv(realID) == "") { // else it is nobody that we may look at
+			// The processes of other users cannot be inspected.
+			if o.facts.Own && (s.user == plan.UserRoot || os.Getenv(realID) == "") {
 				t.Run("what-is-outside", func(t *testing.T) { confinedOutside(t, filepath.Dir(keeper)) })
 			}
 			told := newEvidence(t, filepath.Dir(keeper))
-			// The secret travels in argv, which /proc shows to all: those that look
-			// for it must not find it there, and do not read cmdline.
+			// The secret is passed in argv, which /proc shows to every process. The attacks that search for it must not
+			// find it there, so they do not read cmdline.
 			for _, a := range escape.Attacks {
 				if a.Applies != nil && !a.Applies(o.facts) {
 					continue
 				}
-				if s.asks && !strings.HasPrefix(a.Name, "gate-") { // all else is as without asking
+				if s.asks && !strings.HasPrefix(a.Name, "gate-") { // all other attacks are the same without asking
 					continue
 				}
 				t.Run(a.Name, func(t *testing.T) {
@@ -412,7 +412,7 @@ func tryAll(t *testing.T, all []sandbox) {
 						t.Errorf("%s: exit %d %s\n%s", a.What, exit.Code, exit.Signal, out)
 					}
 					if a.Touches && len(escape.Touched(out)) == 0 {
-						t.Errorf("it read nothing, of which it could be told\n%s", out)
+						t.Errorf("the attack read no honeytoken\n%s", out)
 					}
 					for _, r := range a.Records(o.facts, exec, out, exit.Signal) {
 						told.has(t, r)
@@ -425,18 +425,17 @@ func tryAll(t *testing.T, all []sandbox) {
 			t.Run("interpreter-is-the-binary", func(t *testing.T) {
 				interpreted(t, b)
 			})
-			// The box must still work: an attacker that broke it would be refused everything.
+			// The box must still work. If an attacker has broken it, all later attacks fail for that reason.
 			if out, exit := run(t, b, wire.ExecRequest{Cmd: []string{"/bin/echo", "alive"}, Dir: "/"}); exit.Code != 0 ||
 				out != "alive\n" {
-				t.Errorf("the sandbox does not work any more: %d %q", exit.Code, out)
+				t.Errorf("the sandbox no longer works: %d %q", exit.Code, out)
 			}
 			o.unharmed(t)
 		})
 	}
 }
 
-// started calls see with every program that was started after an event, and gives the
-// last event.
+// started calls see for every program that was started after an event, and returns the last event.
 func started(t *testing.T, b *box.Box, after uint64, see func(*wire.StartedProgram)) uint64 {
 	t.Helper()
 	for {
@@ -455,7 +454,7 @@ func started(t *testing.T, b *box.Box, after uint64, see func(*wire.StartedProgr
 	}
 }
 
-// recorded proves that an attack's programs are in the record.
+// recorded checks that the programs of an attack were recorded.
 func recorded(t *testing.T, b *box.Box, after uint64, names []string) {
 	t.Helper()
 	seen := map[string]int{}
@@ -474,7 +473,7 @@ func recorded(t *testing.T, b *box.Box, after uint64, names []string) {
 // TestCorpus_SucceedsUnconfined runs attacks unconfined and checks that the harness detects their success.
 func TestCorpus_SucceedsUnconfined(t *testing.T) {
 	o := plant(t, "secret-"+random(t))
-	o.facts.Tasks = 20 // which nothing limits
+	o.facts.Tasks = 20 // this limit is not enforced
 	t.Cleanup(func() { os.RemoveAll(o.base); os.RemoveAll(o.inTmp) })
 	facts, err := json.Marshal(o.facts)
 	if err != nil {
@@ -485,7 +484,7 @@ func TestCorpus_SucceedsUnconfined(t *testing.T) {
 		var out bytes.Buffer
 		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{escape.Argv0, name, string(facts)}, Stdout: &out}
 		if err := cmd.Run(); err != nil {
-			t.Errorf("%s: unconfined, it should succeed: %v %s", name, err, out.String())
+			t.Errorf("%s failed although it ran unconfined: %v %s", name, err, out.String())
 		}
 	}
 	if o.connections.Load() == 0 {
@@ -535,7 +534,7 @@ func TestThreatModel_ListsAttacks(t *testing.T) {
 		return
 	}
 	if os.Getenv("COPPICE_UPDATE") == "" {
-		t.Fatalf("%s differs from the corpus; write it anew: COPPICE_UPDATE=1 go test -run ThreatModel "+
+		t.Fatalf("%s differs from the corpus; regenerate it: COPPICE_UPDATE=1 go test -run ThreatModel "+
 			"./internal/boxtest/escape", path)
 	}
 	if err := os.WriteFile(path, []byte(head+mark+want), 0o644); err != nil {

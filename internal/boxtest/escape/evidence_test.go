@@ -18,14 +18,14 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 )
 
-// evidence is an audit log of the events in the journal of a box, made by the functions of the engine.
+// evidence is an audit log of the events in the journal of a box, written by the functions of the engine.
 type evidence struct {
 	journal string
 	at      journal.Cursor
 	ledger  *ledger.Ledger
 }
 
-// attacked is whose records they are.
+// attacked is the sandbox of the records.
 const attacked = format.Sandbox("e5ca9ee5ca9e")
 
 func newEvidence(t *testing.T, journal string) *evidence {
@@ -47,7 +47,7 @@ func (e *evidence) append(ctx context.Context, t *testing.T) {
 	t.Helper()
 	evs, next, lost, err := journal.From(journal.Place{Dir: e.journal}, e.at)
 	if err != nil || lost {
-		t.Fatalf("the journal lost something: %v, %v", lost, err)
+		t.Fatalf("the journal lost events: %v, %v", lost, err)
 	}
 	e.at = next
 	var drafts []ledger.Draft
@@ -63,8 +63,8 @@ func (e *evidence) append(ctx context.Context, t *testing.T) {
 	}
 }
 
-// has waits until the audit log has a record. It does not wait for the refusals of a command, which are
-// reported before its exit.
+// has waits until the audit log has a record. It does not wait for the refusals of a command, which are reported before
+// the command exits.
 func (e *evidence) has(t *testing.T, want escape.Record) {
 	t.Helper()
 	patience := 20 * time.Second
@@ -73,7 +73,7 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	all := context.WithoutCancel(ctx) // events reported by then are read in full
+	all := context.WithoutCancel(ctx) // events that were reported by then are read completely
 	found := errors.New("found")
 	err := journal.Follow(ctx, journal.Place{Dir: e.journal}, journal.Query{Last: -1}, func(wire.NetEvent) error {
 		e.append(all, t)
@@ -88,11 +88,11 @@ func (e *evidence) has(t *testing.T, want escape.Record) {
 		return nil
 	})
 	if !errors.Is(err, found) {
-		t.Errorf("there is no record %+v: %v", want, err)
+		t.Errorf("record %+v not found: %v", want, err)
 	}
 }
 
-// fits reports whether a record is the one that is wanted.
+// fits reports whether a record is the expected one.
 func fits(r *format.Record, want escape.Record) bool {
 	switch b := r.Body.(type) {
 	case *format.Denial:

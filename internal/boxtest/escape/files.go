@@ -19,7 +19,7 @@ var fileAttacks = []Attack{
 			return each(f.Files, func(p string) error { return f.read(p) })
 		}},
 	{Name: "write-outside", None: Files, What: "create files beside them", Run: func(f Facts) error {
-		// A directory of the same name inside is not an escape: the harness looks outside.
+		// A directory with the same name inside is not an escape: the harness checks outside.
 		return each(f.Files, func(p string) error {
 			if _, err := os.Stat(p); err != nil {
 				return err
@@ -122,7 +122,7 @@ var fileAttacks = []Attack{
 				to, err := os.Readlink("/proc/self/fd/" + e.Name())
 				if err != nil || strings.HasPrefix(to, "anon_inode:[event") || strings.HasSuffix(to, "/fd") ||
 					strings.HasPrefix(to, "/sys/fs/cgroup") {
-					continue // closed again, or the Go runtime's own
+					continue // it was closed, or belongs to the Go runtime
 				}
 				if n, err := strconv.Atoi(e.Name()); err == nil && f.Own && strings.HasPrefix(to, "pipe:") {
 					pipes[to] = append(pipes[to], n)
@@ -155,7 +155,7 @@ var fileAttacks = []Attack{
 					return nil
 				}
 				if st.Mode&unix.S_IFMT == unix.S_IFREG {
-					return nil // a file of the host's
+					return nil // a file of the host
 				}
 				return errNothing
 			})
@@ -215,7 +215,7 @@ var fileAttacks = []Attack{
 		}},
 }
 
-// leadsNowhere reports whether only this process has the pipe with the ends r and w, and closes both.
+// leadsNowhere reports whether only this process has the pipe with the ends r and w, and closes both ends.
 func leadsNowhere(r, w int) bool {
 	defer unix.Close(w)
 	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(r), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -223,14 +223,14 @@ func leadsNowhere(r, w int) bool {
 		return false
 	}
 	defer unix.Close(again)
-	// With this end for reading closed, any other reader keeps a write from failing.
+	// Once this read end is closed, a write succeeds only if there is another reader.
 	if err := unix.Close(r); err != nil {
 		return false
 	}
 	if _, err := unix.Write(again, []byte("x")); !errors.Is(err, unix.EPIPE) {
 		return false
 	}
-	// The same the other way round.
+	// The same check for writers.
 	if r, err = unix.Open("/proc/self/fd/"+strconv.Itoa(again), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC,
 		0); err != nil {
 		return false
@@ -257,8 +257,8 @@ func (f Facts) read(p string) error {
 	return f.holds(b[:max(n, 0)])
 }
 
-// writable returns nil if p can be opened for writing; it writes nothing, since most of the targets would
-// break the machine.
+// writable returns nil if p can be opened for writing. It writes nothing, since that would break the machine for most
+// paths.
 func writable(p string) error {
 	fd, err := unix.Open(p, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

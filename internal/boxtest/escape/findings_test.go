@@ -25,27 +25,27 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// TestRootsAsUser is the run of all of it as a user; see TestAsUser.
+// TestRootsAsUser runs the tests of fixed roots as a user; see TestAsUser.
 func TestRootsAsUser(t *testing.T) {
 	t.Parallel()
 	needsStatic(t)
 	asUser(t, "^Test(HostileRoots|Findings)$")
 }
 
-// TestRandomRootsAsUser is the run as a user; see TestAsUser.
+// TestRandomRootsAsUser runs TestRandomRoots as a user; see TestAsUser.
 func TestRandomRootsAsUser(t *testing.T) {
 	t.Parallel()
 	needsStatic(t)
 	asUser(t, "^TestRandomRoots$")
 }
 
-// A finding is a root that broke a sandbox once.
+// finding is a root that once broke a sandbox.
 type finding struct {
 	name string
 	root escape.Root
 }
 
-// findings are named by what they did.
+// findings returns the findings, named by their effect.
 func findings() []finding {
 	const resolv, store = "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"
 	link := func(p, to string) escape.Entry { return escape.Entry{Path: p, Kind: escape.Link, To: to} }
@@ -85,14 +85,14 @@ func findings() []finding {
 	}
 }
 
-// TestFindings plays each finding as an image in each setting, and as what a sandbox does to
-// itself in one: they go round, or with -roots.all it is in each as well.
+// TestFindings tries each finding as an image in each setting, and as changes that a sandbox makes itself in one
+// setting, in rotation. With -roots.all it does both in each setting.
 func TestFindings(t *testing.T) {
 	t.Parallel()
 	playFindings(t, settings(), 1)
 }
 
-// playFindings plays each finding in one of so many settings.
+// playFindings tries each finding as an image in one of every share settings.
 func playFindings(t *testing.T, all []setting, share int) {
 	c := newCorpus(t, all)
 	for f, found := range findings() {
@@ -110,12 +110,11 @@ func playFindings(t *testing.T, all []setting, share int) {
 	}
 }
 
-// racers is the number of roots tried at once.
+// racers is the number of roots that are tried concurrently.
 const racers = 4
 
-// TestRandomRoots tries roots of several entries, drawn from the grammar, in every tier that
-// the host has, for as long as -roots.for says. For a root that breaks something, it logs how to
-// try that root alone.
+// TestRandomRoots tries roots of several entries, drawn from the grammar, in every tier of the host, for the time of
+// -roots.for. For a root that breaks something, it logs how to try that root alone.
 func TestRandomRoots(t *testing.T) {
 	t.Parallel()
 	c := newCorpus(t, settings())
@@ -158,10 +157,11 @@ func TestRandomRoots(t *testing.T) {
 	}
 }
 
-// setting is the one that a program's first byte says, by all its bits but the last.
+// setting returns the setting that a program's first byte selects, with all its bits but the last.
 func (c *corpus) setting(program []byte) int { return pick(c.settings, int(program[0]>>1)) }
 
-// program tries a root as the first byte of its program says: in which setting, and who makes it.
+// program tries the root of a program. The first byte selects the setting, and whether the image or the sandbox makes
+// the root.
 func (c *corpus) program(t testing.TB, program []byte) {
 	if len(program) == 0 {
 		return
@@ -178,7 +178,7 @@ func (c *corpus) program(t testing.TB, program []byte) {
 	}
 }
 
-// FuzzRoot tries one root. Its seeds are what the grammar has of the findings.
+// FuzzRoot tries one root. Its seeds are the findings that the grammar can express.
 func FuzzRoot(f *testing.F) {
 	needsStatic(f)
 	place := func(p string) int {
@@ -189,18 +189,18 @@ func FuzzRoot(f *testing.F) {
 	}
 	for i := range rare + 1 { // one of them in tier gvisor
 		for _, seed := range [][][2]int{
-			// wrote to the host
+			// init wrote to the host
 			{{place("/etc/resolv.conf"), form(escape.Link, "/var/run/../../..$OUT/precious")},
 				{place("/var/run"), form(escape.Link, "/..$OUT/empty")}},
-			// copied of the host
+			// init copied from the host
 			{{place("/etc/ssl/certs/ca-certificates.crt"), form(escape.Link, "/..$OUT/secret")}},
-			// lost the shifted ids
+			// a start lost the shifted ids
 			{{place("/etc/resolv.conf"), form(escape.Dir, "")}, {place("/sys"), form(escape.File, "")}},
-			// took all memory
+			// a start used all memory
 			{{place("/etc/resolv.conf"), form(escape.Link, "/dev/zero")}},
-			// waited for ever
+			// a start waited forever
 			{{place("/etc/resolv.conf"), form(escape.FIFO, "")}},
-			// forged the record
+			// the sandbox forged the record
 			{{place("/proc"), form(escape.Link, "/.hostile/dir")}},
 		} {
 			f.Add(append([]byte{byte(2 * i)}, escape.Encode(seed...)...))
@@ -215,8 +215,8 @@ func FuzzRoot(f *testing.F) {
 	})
 }
 
-// TestCanary_DetectsHarm checks that a canary detects reads, changes and additions, and that
-// the inspection finds a secret and a missing protection.
+// TestCanary_DetectsHarm checks that a canary detects reads, changes and additions, and that the inspection finds a
+// secret and a missing protection.
 func TestCanary_DetectsHarm(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(dir string) error{
@@ -235,7 +235,7 @@ func TestCanary_DetectsHarm(t *testing.T) {
 		var seen recorder
 		seen.TB = t
 		if c.unharmed(&seen); seen.errors == 0 {
-			t.Errorf("%s is not noticed", name)
+			t.Errorf("%s was not detected", name)
 		}
 	}
 }
@@ -248,8 +248,7 @@ type recorder struct {
 
 func (r *recorder) Errorf(string, ...any) { r.errors++ }
 
-// notPlaces are paths in the source that are not files of the sandbox during set-up, with the
-// reason.
+// notPlaces are paths in the source that are not files of the sandbox during set-up, with the reason.
 var notPlaces = map[string]string{
 	"/bin":    "the conductor's own root, and where commands are looked for",
 	"/box":    "the conductor's own root",
@@ -258,8 +257,8 @@ var notPlaces = map[string]string{
 	"/state":  "the conductor's own root",
 }
 
-// TestPlaces_CoverSetUpPaths reads the source of the set-up: each absolute path in it is at or
-// below a place of the table, or is listed as not belonging to the sandbox.
+// TestPlaces_CoverSetUpPaths reads the source of the set-up. Each absolute path in it must be at or below a place of
+// the table, or be listed as not belonging to the sandbox.
 func TestPlaces_CoverSetUpPaths(t *testing.T) {
 	t.Parallel()
 	known := func(p string) bool {
@@ -307,12 +306,12 @@ func TestPlaces_CoverSetUpPaths(t *testing.T) {
 	}
 }
 
-// tops are the directories at the top of a root.
+// tops are the top-level directories of a root.
 var tops = []string{"bin", "box", "dev", "etc", "home", "lib", "opt", "proc", "root", "run", "sbin", "shared", "srv",
 	"state", "sys", "tmp", "usr", "var", "view"}
 
-// isPath reports whether a string of the source is an absolute path, and no end of another,
-// no text and no search path.
+// isPath reports whether a string of the source is an absolute path, and not the end of another path, a text or a
+// search path.
 func isPath(s string) bool {
 	top, _, _ := strings.Cut(strings.TrimPrefix(s, "/"), "/")
 	return strings.HasPrefix(s, "/") && slices.Contains(tops, top) && !strings.ContainsAny(s, " :*")

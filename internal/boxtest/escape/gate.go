@@ -20,19 +20,19 @@ import (
 
 // GateFacts describe what the harness has planted around a gate.
 type GateFacts struct {
-	Host    string   `json:"host"`    // an address of the host that is not its loopback
-	TCP     int      `json:"tcp"`     // a TCP port there, which the policy does not name
-	UDP     int      `json:"udp"`     // a UDP port there, which the policy does not name
-	Allowed int      `json:"allowed"` // a TCP port there that the policy allows
+	Host    string   `json:"host"`    // an address of the host other than loopback
+	TCP     int      `json:"tcp"`     // a TCP port at that address without a rule
+	UDP     int      `json:"udp"`     // a UDP port at that address without a rule
+	Allowed int      `json:"allowed"` // a TCP port at that address that the policy allows
 	Name    string   `json:"name"`    // a host name that the policy allows, on port 443
 	Servers []string `json:"servers"` // the sandbox's name servers
 	Asks    bool     `json:"asks"`    // destinations without a rule wait for an approval that never comes
 }
 
-// gated: the sandbox has a gate.
+// gated selects sandboxes with a gate.
 func gated(f Facts) bool { return f.Gate != nil }
 
-// asks: destinations without a rule wait for an approval.
+// asks selects sandboxes in which destinations without a rule wait for an approval.
 func asks(f Facts) bool { return gated(f) && f.Gate.Asks }
 
 func (f Facts) host() netip.Addr { return netip.MustParseAddr(f.Gate.Host) }
@@ -129,7 +129,7 @@ var gateAttacks = []Attack{
 					unix.Close(fd)
 				}
 			}()
-			for i := range 200 { // handshakes, each of which would be held
+			for i := range 200 { // each handshake would be held
 				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 				if err != nil {
 					return err
@@ -238,7 +238,7 @@ var gateAttacks = []Attack{
 				[]string{"ipv4/ip_forward", "ipv4/conf/all/route_localnet", "ipv4/conf/eth0/accept_local",
 					"ipv6/conf/all/forwarding", "ipv4/ip_unprivileged_port_start"}, func(p string) error {
 					err := os.WriteFile("/proc/sys/net/"+p, []byte("1"), 0)
-					if p == "ipv4/ip_forward" { // the host's is looked at
+					if p == "ipv4/ip_forward" { // with the host's network, this is the host's
 						return f.own(err)
 					}
 					return err
@@ -246,13 +246,13 @@ var gateAttacks = []Attack{
 		}},
 }
 
-// place resolves a destination with its defaults.
+// place parses a destination after Fill.
 func (f Facts) place(s string) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(f.Fill(s))
 }
 
-// Fill replaces placeholders in a text by facts: {host}, {tcp}, {udp}, {allowed}, {name}, {secret}, and
-// {hex}, the host as two groups of an IPv6 address.
+// Fill replaces placeholders in a text by facts: {host}, {tcp}, {udp}, {allowed}, {name}, {secret}, and {hex}, the host
+// as two groups of an IPv6 address.
 func (f Facts) Fill(s string) string {
 	a := f.host().As4()
 	h := hex.EncodeToString(a[:])
@@ -281,8 +281,7 @@ func toTCP(name, what, to string, proto int) Attack {
 	}}
 }
 
-// toUDP is an attempt to send a datagram. Sending it proves nothing; an answer does, and so does what the
-// harness receives.
+// toUDP is an attempt to send a datagram. Sending it proves nothing; an answer, or its arrival at the harness, does.
 func toUDP(name, what, to string, proto int, text string) Attack {
 	told := to
 	if strings.HasPrefix(to, "[::ffff:") {
@@ -290,7 +289,7 @@ func toUDP(name, what, to string, proto int, text string) Attack {
 	}
 	if host, _, _ := strings.Cut(to, ":"); host == "224.0.0.251" || host == "239.255.255.250" ||
 		host == "255.255.255.255" {
-		told = host + ":0" // for any port
+		told = host + ":0" // recorded for any port
 	}
 	a := Attack{Name: name, What: what, Applies: gated, Told: told}
 	switch {
@@ -315,7 +314,7 @@ func toUDP(name, what, to string, proto int, text string) Attack {
 	return a
 }
 
-// asked is an attempt to have a name looked up.
+// asked is an attempt to resolve a name.
 func asked(name, what, host string, kind, class uint16) Attack {
 	a := Attack{Name: name, What: what, Applies: gated, Told: host}
 	switch {
@@ -328,7 +327,7 @@ func asked(name, what, host string, kind, class uint16) Attack {
 	return a
 }
 
-// Reasons of the gate to refuse destinations that cannot be named.
+// Reasons for which the gate refuses destinations that cannot be named.
 const (
 	noName  = "not a host name"
 	noQuery = "the query is malformed or of a kind that is not answered"
@@ -347,8 +346,7 @@ func question(host string, kind, class uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(append(q, 0), kind), class)
 }
 
-// dns asks the sandbox's name servers, by datagram and by stream. It succeeds when
-// there is an answer that is more than a refusal.
+// dns queries the sandbox's name servers, by datagram and by stream. It succeeds if an answer is more than a refusal.
 func dns(f Facts, q []byte) error {
 	return each(f.Gate.Servers, func(server string) error {
 		at, err := netip.ParseAddr(server)
@@ -386,8 +384,8 @@ func dns(f Facts, q []byte) error {
 	})
 }
 
-// flood asks for a thousand names without waiting. It succeeds when one of them is
-// answered with more than a refusal, or when nothing is answered any more.
+// flood queries a thousand names without waiting. It succeeds if an answer is more than a refusal, or if nothing is
+// answered any longer.
 func flood(f Facts, host func(i int) string) error {
 	server, err := netip.ParseAddr(f.Gate.Servers[0])
 	if err != nil {
@@ -395,8 +393,7 @@ func flood(f Facts, host func(i int) string) error {
 	}
 	return withSocket(netip.AddrPortFrom(server, 53), unix.SOCK_DGRAM, 0, func(fd int, to unix.Sockaddr) error {
 		var b [4096]byte
-		// take reads answers until there are none, or one with the given id arrives: none is the expected
-		// result.
+		// take reads answers until there are none, or until one with the given id arrives. None is the expected result.
 		take := func(id byte, flags int) (mine bool, err error) {
 			for {
 				n, _, err := unix.Recvfrom(fd, b[:], flags)
@@ -418,7 +415,7 @@ func flood(f Facts, host func(i int) string) error {
 				return nil
 			}
 		}
-		for range 100 { // the gate has a moment to catch up
+		for range 100 { // gives the gate time to catch up
 			last := question("last.internal", 1, 1)
 			last[0] = 0xa5
 			if err := unix.Sendto(fd, last, 0, to); err != nil {
@@ -432,7 +429,7 @@ func flood(f Facts, host func(i int) string) error {
 	})
 }
 
-// refusal returns nil for an answer that discloses something.
+// refusal returns nil for an answer that discloses information.
 func refusal(b []byte) error {
 	if len(b) < 12 {
 		return errNothing
@@ -443,10 +440,10 @@ func refusal(b []byte) error {
 	return nil
 }
 
-// patience is how long to wait for an answer that should not come.
+// patience is how long to wait for an answer that must not come.
 const patience = 200 * time.Millisecond
 
-// withSocket makes a socket for a place and lets f use it.
+// withSocket creates a socket for an address and calls f with it.
 func withSocket(at netip.AddrPort, typ, proto int, f func(fd int, to unix.Sockaddr) error) error {
 	family, to := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()})
 	if at.Addr().Is4() {
@@ -466,7 +463,7 @@ func withSocket(at netip.AddrPort, typ, proto int, f func(fd int, to unix.Sockad
 	return f(fd, to)
 }
 
-// connected returns nil when the socket has a peer that takes and gives.
+// connected returns nil if the socket has a peer that accepts data and answers.
 func connected(fd int) error {
 	if _, err := unix.Getpeername(fd); err != nil {
 		return err
@@ -490,7 +487,7 @@ func answered(fd int) error {
 	return nil
 }
 
-// tcpWith connects to a port that is not allowed by a socket that was prepared.
+// tcpWith connects to a port that is not allowed, with a socket that prepare has changed.
 func tcpWith(f Facts, prepare func(fd int) error) error {
 	at, err := f.place("{host}:{tcp}")
 	if err != nil {
@@ -507,8 +504,8 @@ func tcpWith(f Facts, prepare func(fd int) error) error {
 	})
 }
 
-// raceAddress connects to an address that another thread changes meanwhile, between a
-// port that is allowed and one that is not.
+// raceAddress connects to an address that another thread changes at the same time, between an allowed port and one that
+// is not.
 func raceAddress(f Facts) error {
 	good := unix.RawSockaddrInet4{Family: unix.AF_INET, Port: swap(f.Gate.Allowed), Addr: f.host().As4()}
 	bad := good
@@ -553,10 +550,10 @@ func raceAddress(f Facts) error {
 	return errNothing
 }
 
-// swap returns a port in network order.
+// swap returns a port in network byte order.
 func swap(port int) uint16 { return uint16(port)<<8 | uint16(port)>>8 }
 
-// changeByNetlink sends a request of a kind, about eth0 or a default route, and returns the kernel's answer.
+// changeByNetlink sends a request of a kind about eth0 or a default route, and returns the kernel's answer.
 func changeByNetlink(kind uint16) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
 	if err != nil {

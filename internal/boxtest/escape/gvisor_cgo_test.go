@@ -2,6 +2,5 @@
 
 package escape_test
 
-// gvisorSettings are none: see TestGvisor of package box for why tier gvisor has a build of
-// its own.
+// gvisorSettings returns none: see TestGvisor of package box for why tier gvisor needs a separate build.
 func gvisorSettings() []setting { return nil }

@@ -8,9 +8,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// The corpus in tier gvisor: see TestGvisor of package box for why this is a build of its
-// own. What its kernel answers in another way, as that it has no such call, is refused as
-// well.
+// TestEscapeGvisor runs the corpus in tier gvisor: see TestGvisor of package box for why this is a separate build. An
+// attempt that its kernel answers differently, for example because it lacks the call, counts as refused.
 func TestEscapeGvisor(t *testing.T) {
 	other := otherUser()
 	tryAll(t, []sandbox{
@@ -19,10 +18,10 @@ func TestEscapeGvisor(t *testing.T) {
 	})
 }
 
-// TestEscapeGvisorAsUser is the run as a user; see TestAsUser.
+// TestEscapeGvisorAsUser runs TestEscapeGvisor as a user; see TestAsUser.
 func TestEscapeGvisorAsUser(t *testing.T) { asUser(t, "^TestEscapeGvisor$") }
 
-// gvisorSettings are fewer: each start is that of a kernel.
+// gvisorSettings returns few settings: each start is that of a kernel.
 func gvisorSettings() []setting {
 	return []setting{
 		{"gvisor", plan.TierGvisor, plan.NetRules, plan.UserRoot, true, false, false},
@@ -30,19 +29,19 @@ func gvisorSettings() []setting {
 	}
 }
 
-// TestEscapeGvisorFindings plays the findings in tier gvisor.
+// TestEscapeGvisorFindings tries the findings in tier gvisor.
 func TestEscapeGvisorFindings(t *testing.T) {
 	t.Parallel()
 	playFindings(t, gvisorSettings(), 2)
 }
 
-// TestEscapeGvisorRoots tries a part of the hostile images in tier gvisor.
+// TestEscapeGvisorRoots tries some of the hostile images in tier gvisor.
 func TestEscapeGvisorRoots(t *testing.T) {
 	t.Parallel()
 	hostileRoots(t, gvisorSettings(), 16*share)
 }
 
-// TestEscapeGvisorFindingsAsUser is the run as a user; see TestAsUser.
+// TestEscapeGvisorFindingsAsUser runs TestEscapeGvisorFindings as a user; see TestAsUser.
 func TestEscapeGvisorFindingsAsUser(t *testing.T) {
 	t.Parallel()
 	asUser(t, "^TestEscapeGvisorFindings$")

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inspection is the argument of Inspect, which checks a sandbox from inside and reports the
-// protections that do not hold.
+// Inspection is the argument of Inspect, which checks a sandbox from inside and reports the protections that do not
+// hold.
 type Inspection struct {
 	Words []string `json:"words"`         // words that no file of the sandbox may contain
-	Out   string   `json:"out"`           // a directory of the host that must not be there
+	Out   string   `json:"out"`           // a directory of the host that must not be visible
 	Own   bool     `json:"own,omitempty"` // the sandbox has its own kernel
-	IDs   bool     `json:"ids,omitempty"` // its ids must not be the host's
+	IDs   bool     `json:"ids,omitempty"` // ids inside must differ from those on the host
 	Kept  []Kept   `json:"kept,omitempty"`
-	Lay   Root     `json:"lay,omitempty"` // what to make of the root afterwards
+	Lay   Root     `json:"lay,omitempty"` // root to make afterwards
 }
 
-// Kept is a file that the policy protects: it has this text, and cannot be written.
+// Kept is a file that the policy protects. It has this text, and cannot be written.
 type Kept struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
 }
 
-// The argument that makes the attacker's binary inspect, and its last line of output.
+// The argument that makes the attacker's binary inspect, and the last line of its output.
 const (
 	InspectWord = "inspect"
 	Held        = "all walls hold"
@@ -70,7 +70,7 @@ func Inspect(arg string, out io.Writer) int {
 	return Refused
 }
 
-// kernel checks what the kernel reports about this process.
+// kernel checks the state of this process as the kernel reports it.
 func (in Inspection) kernel() (broken []string) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -90,7 +90,7 @@ func (in Inspection) kernel() (broken []string) {
 	return broken
 }
 
-// mounts checks that the mounts of the set-up exist, and stay in place.
+// mounts checks that the mounts of the set-up exist, and cannot be moved.
 func (in Inspection) mounts() (broken []string) {
 	kinds := map[string]int64{"/proc": unix.PROC_SUPER_MAGIC, "/dev": unix.TMPFS_MAGIC, "/run": unix.TMPFS_MAGIC,
 		"/tmp": unix.TMPFS_MAGIC}
@@ -126,8 +126,8 @@ func (in Inspection) mounts() (broken []string) {
 	return broken
 }
 
-// files checks that no file of the sandbox holds a secret of the host. It reads the beginning
-// of each, and never blocks.
+// files checks that no file of the sandbox contains a secret of the host. It reads the beginning of each file, and
+// never blocks.
 func (in Inspection) files() (broken []string) {
 	const most = 1 << 20
 	err := filepath.WalkDir("/", func(p string, d fs.DirEntry, err error) error {
@@ -141,7 +141,7 @@ func (in Inspection) files() (broken []string) {
 		}
 		f, err := os.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			return nil // as above
+			return nil // an unreadable file reveals nothing
 		}
 		defer f.Close()
 		text, _ := io.ReadAll(io.LimitReader(f, most))

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeps reports whether the sandbox has files that it must not change.
+// keeps selects sandboxes with files that they must not change.
 func keeps(f Facts) bool { return len(f.Kept) > 0 }
 
 var evil = []byte("written by an attacker")
 
-// changed tries ways to change the file at p, and checks whether it has changed: by reading its path, as any
-// other process would.
+// changed tries ways to change the file at p, and checks whether it has changed by reading its path, as any other
+// process would.
 func (f Facts) changed(p string, ways map[string]func() error) error {
 	before, _ := stat(p)
 	return any1(ways2(ways, func(err error) error {
@@ -49,8 +49,7 @@ func stat(p string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// real returns the error of an attempt that changed nothing, although the sandbox's own kernel may report
-// success.
+// real returns an error for an attempt that changed nothing although the sandbox's own kernel reports success.
 func (f Facts) real(err error) error {
 	if err == nil && f.Own {
 		return errNothing
@@ -58,7 +57,7 @@ func (f Facts) real(err error) error {
 	return err
 }
 
-// ways2 returns ways whose results are judged by look.
+// ways2 returns ways whose results are passed through look.
 func ways2(ways map[string]func() error, look func(error) error) map[string]func() error {
 	out := map[string]func() error{}
 	for n, way := range ways {
@@ -78,7 +77,7 @@ func appended(p string, flags int) error {
 	return err
 }
 
-// throughOwn opens p in a way that is allowed, and then again by its descriptor.
+// throughOwn opens p in an allowed way, and then again through its descriptor.
 func throughOwn(p string, first int) error {
 	fd, err := unix.Open(p, first|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -88,7 +87,7 @@ func throughOwn(p string, first int) error {
 	return appended("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY)
 }
 
-// either is an error when all are.
+// either returns an error only if all of errs are errors.
 func either(errs ...error) error {
 	for _, err := range errs {
 		if err == nil {
@@ -117,8 +116,7 @@ var keptAttacks = []Attack{
 		}},
 }
 
-// writes are ways to change the file at p, and the directories around it as far as in,
-// which can be changed itself.
+// writes are ways to change the file at p, and the directories around it up to in, which itself can be changed.
 func writes(p, in string) map[string]func() error {
 	dir, link, twin := filepath.Dir(p), filepath.Join(os.TempDir(), "escape-kept"),
 		filepath.Join(filepath.Dir(filepath.Dir(p)), "escape-twin")
@@ -200,11 +198,10 @@ func writes(p, in string) map[string]func() error {
 	return ways
 }
 
-// replacements are ways to put something else in the place of the file at p, and of the
-// directories around it as far as in, which is one of them.
+// replacements are ways to replace the file at p, and the directories around it up to and including in.
 func replacements(p, in string) (map[string]func() error, error) {
 	own, err := os.MkdirTemp(filepath.Dir(in), "own")
-	if err != nil { // without the right to write there, try from elsewhere
+	if err != nil { // if that directory cannot be written, try another
 		own, err = os.MkdirTemp("", "own")
 	}
 	if err != nil {
@@ -219,7 +216,7 @@ func replacements(p, in string) (map[string]func() error, error) {
 		"over":   func() error { return os.Rename(file, p) },
 		"swap":   func() error { return unix.Renameat2(unix.AT_FDCWD, file, unix.AT_FDCWD, p, unix.RENAME_EXCHANGE) },
 	}
-	// Each directory that leads there, as far as it could be written to.
+	// Each directory in the path, as far as it could be writable.
 	for d := p; len(d) >= len(in); d = filepath.Dir(d) {
 		ways["move "+d] = func() error {
 			away := filepath.Join(own, "away")

@@ -14,8 +14,7 @@ import (
 
 func ptr[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
-// sys returns nil when a call succeeded. Arguments are chosen so that success does
-// no harm.
+// sys returns nil if a call succeeded. Arguments are chosen so that a success is harmless.
 func sys(nr uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
@@ -25,7 +24,7 @@ func sys(nr uintptr, args ...uintptr) error {
 	return nil
 }
 
-// failed is the error of a call that has left r in the register for results.
+// failed returns the error of a call that has left r in the result register.
 func failed(r uint64) error {
 	if e := -int64(r); e > 0 && e < 4096 {
 		return unix.Errno(e)
@@ -35,8 +34,8 @@ func failed(r uint64) error {
 
 var empty [256]byte
 
-// ownFiles are files of gVisor's own kernel. It discards writes to most of them (fsimpl/proc); the harness
-// checks those that the host also has.
+// ownFiles are files of gVisor's own kernel, which discards writes to most of them (fsimpl/proc). The harness checks
+// those that also exist on the host.
 var ownFiles = map[string]bool{
 	"/proc/sysrq-trigger": true, "/proc/sys/kernel/hostname": true, "/proc/sys/kernel/pid_max": true,
 	"/proc/sys/vm/overcommit_memory": true, "/proc/sys/net/ipv4/ip_forward": true,
@@ -194,7 +193,7 @@ var kernelAttacks = []Attack{
 			if err := sys(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, ptr(&prog)); err != nil {
 				return err
 			}
-			// Filters only add up: calls that were refused before must be refused now.
+			// Filters only accumulate: calls that were refused before must still be refused.
 			return sys(unix.SYS_USERFAULTFD, 1)
 		}},
 	{Name: "personality", Refused: []string{"personality"}, What: "make data executable for what is executed next",
@@ -228,8 +227,7 @@ var kernelAttacks = []Attack{
 				for _, file := range f.Files {
 					for _, via := range []string{"/proc/1/root", "/proc/1/cwd", "/proc/self/../1/root", "/proc/1/task/1/root"} {
 						var st unix.Stat_t
-						// Without an answer of init, a call with the only mapped id succeeds and does
-						// nothing.
+						// Without an answer from init, a call with the only mapped id succeeds and does nothing.
 						if err := unix.Chown(via+file, 12345, 12345); err == nil && (!f.Own || unix.Stat(via+file, &st) == nil) {
 							return nil
 						}

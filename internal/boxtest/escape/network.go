@@ -180,7 +180,7 @@ var networkAttacks = []Attack{
 		}},
 }
 
-// connectUnix connects to a path, or to an abstract name after "@".
+// connectUnix connects to a path, or to the abstract name that follows "@".
 func connectUnix(name string) error {
 	return each([]int{unix.SOCK_STREAM, unix.SOCK_SEQPACKET, unix.SOCK_DGRAM}, func(typ int) error {
 		fd, err := unix.Socket(unix.AF_UNIX, typ|unix.SOCK_NONBLOCK, 0)

@@ -14,16 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ofGvisor are the capabilities that gVisor's processes may have, in a user namespace of
-// their own: those over files, chroot(2) for the one that opens them, and ptrace(2) for the
-// kernel, which has processes of the sandbox. The bounding set has no effect with
-// no_new_privs.
+// ofGvisor are the capabilities that gVisor's processes may have, in their own user namespace: those over files,
+// chroot(2) for the process that opens files, and ptrace(2) for the kernel, which has processes of the sandbox. The
+// bounding set has no effect with no_new_privs.
 const ofGvisor = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID |
 	1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
 
-// confinedOutside checks the confinement of the sandbox's own kernel on the host, which must hold even if a
-// process inside takes the kernel over.
+// confinedOutside checks the confinement of the sandbox's own kernel on the host, which must hold even if a process
+// inside compromises that kernel.
 func confinedOutside(t *testing.T, runDir string) {
 	conductor := conductorOf(t, runDir)
 	kinds := map[string]int{}
@@ -31,7 +30,7 @@ func confinedOutside(t *testing.T, runDir string) {
 		at := fmt.Sprintf("/proc/%d/", pid)
 		status, err := os.ReadFile(at + "status")
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		args, _ := os.ReadFile(at + "cmdline")
 		kind, _, _ := strings.Cut(string(args), "\x00")
@@ -100,11 +99,11 @@ func conductorOf(t *testing.T, runDir string) int {
 			return pid
 		}
 	}
-	t.Fatal("no conductor is found")
+	t.Fatal("no conductor found")
 	return 0
 }
 
-// below lists the processes that descend from one.
+// below lists the descendants of a process.
 func below(t *testing.T, pid int) (all []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

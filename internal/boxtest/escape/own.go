@@ -20,13 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownKernel: the sandbox has its own kernel.
+// ownKernel selects sandboxes with their own kernel.
 func ownKernel(f Facts) bool { return f.Own }
 
-// limited: the number of its tasks is limited.
+// limited selects sandboxes with a limit of tasks.
 func limited(f Facts) bool { return f.Tasks > 0 }
 
-// innerBinary is where PID 1's program is in tier gvisor (plan.InnerPath).
+// innerBinary is the path of PID 1's program in tier gvisor (plan.InnerPath).
 const innerBinary = "/run/coppice-init"
 
 // rootAttacks are attempts on the integrity of a sandbox, in every tier.
@@ -134,7 +134,7 @@ var ownAttacks = []Attack{
 		}},
 }
 
-// beginning is the first page of a file.
+// beginning returns the first page of a file.
 func beginning(p string) ([]byte, error) {
 	file, err := os.Open(p)
 	if err != nil {
@@ -146,8 +146,8 @@ func beginning(p string) ([]byte, error) {
 	return b, err
 }
 
-// initLives returns an error if init still reaps orphans, and nil if it has exited or is stopped. Signals that
-// were sent to init before take effect first.
+// initLives returns an error if init still reaps orphans, and nil if it has exited or is stopped. Signals that were
+// sent to init before take effect first.
 func initLives() error {
 	out, err := (&exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", "true & echo $!"}}).Output()
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
@@ -163,14 +163,13 @@ func initLives() error {
 	return nil
 }
 
-// Ways to set the owner of a socket: by F_SETOWN, and by ioctl (asm-generic/sockios.h).
+// Ways to set the owner of a socket: with F_SETOWN, and with ioctl (asm-generic/sockios.h).
 const (
 	setOwn, setOwnGroup  int32 = -1, -2
 	fioSetOwn, siocSPGrp int32 = 0x8901, 0x8902
 )
 
-// ownSignal makes init, and each of its threads, the owner of a socket for which the kernel sends a signal
-// (F_SETSIG).
+// ownSignal makes init, and each of its threads, the owner of a socket for which the kernel sends a signal (F_SETSIG).
 func ownSignal(sig unix.Signal) error {
 	owners := []int{1}
 	tasks, _ := filepath.Glob("/proc/1/task/*")
@@ -180,7 +179,7 @@ func ownSignal(sig unix.Signal) error {
 		}
 	}
 	return each(owners, func(pid int) error {
-		// or F_SETOWN_EX of a thread, a process, a group
+		// 0, 1 and 2 are F_SETOWN_EX with a thread, a process and a group.
 		return each([]int32{setOwn, setOwnGroup, fioSetOwn, siocSPGrp, 0, 1, 2}, func(way int32) error {
 			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 			if err != nil {
@@ -213,7 +212,7 @@ func ownSignal(sig unix.Signal) error {
 	})
 }
 
-// bequeathSignal makes children exit that are reparented to init, and that signal their exit to their parent.
+// bequeathSignal creates children that are reparented to init, and whose exit signals their parent.
 func bequeathSignal(sig unix.Signal) error {
 	return each([]uintptr{unix.CLONE_PARENT, unix.CLONE_PARENT | unix.CLONE_VFORK, 0}, func(flags uintptr) error {
 		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, flags|uintptr(sig), 0, 0, 0, 0, 0)
@@ -221,7 +220,7 @@ func bequeathSignal(sig unix.Signal) error {
 			return e
 		}
 		if pid == 0 {
-			if flags == 0 { // an orphan, by a child that goes first
+			if flags == 0 { // an orphan: its parent exits first
 				_, _, _ = unix.RawSyscall6(unix.SYS_CLONE, uintptr(sig), 0, 0, 0, 0, 0)
 			}
 			for {
@@ -235,9 +234,9 @@ func bequeathSignal(sig unix.Signal) error {
 	})
 }
 
-// speakForInit tries to get at the pipes by which PID 1 speaks with the conductor.
+// speakForInit tries to open the pipes through which PID 1 communicates with the conductor.
 func speakForInit(f Facts) error {
-	// That a command was ended, by init's word, and a descriptor that it sends along.
+	// A message of init that a command has exited, and a descriptor that comes with it.
 	body := append([]byte{'x', 1, 0, 0, 0, 2, 'o'}, `{"pid":1,"code":0}`...)
 	frame := append([]byte{'m', 0, 0, 0, 0, 0, 0, 0}, binary.BigEndian.AppendUint32(nil, uint32(len(body)))...)
 	frame = append(frame, body...)
@@ -299,8 +298,8 @@ func speakForInit(f Facts) error {
 	}))
 }
 
-// findWords searches for words that identify the host in everything that the kernel reports of itself and of
-// processes, except in the attacker's arguments, which hold the words.
+// findWords searches for words that identify the host in everything that the kernel reports about itself and about
+// processes, except in the attacker's arguments, which contain the words.
 func findWords(f Facts) error {
 	for _, root := range []string{"/proc", "/proc/self/", "/proc/1/", "/sys"} {
 		err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -335,12 +334,12 @@ func findWords(f Facts) error {
 	return errNothing
 }
 
-// tells reports whether s has a word that identifies the host.
+// tells reports whether s contains a word that identifies the host.
 func (f Facts) tells(s string) bool {
 	return slices.ContainsFunc(f.Words, func(w string) bool { return strings.Contains(s, w) })
 }
 
-// readFor returns the first line of a file that has such a word.
+// readFor returns the first line of a file that contains such a word.
 func (f Facts) readFor(p string) string {
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -357,8 +356,8 @@ func (f Facts) readFor(p string) string {
 	return ""
 }
 
-// raceTheRoot walks paths while another process changes them, in files that outlive the processes and, if the
-// user may not write to those, in memory.
+// raceTheRoot walks paths while another process changes them, in files that outlive the processes or, if the user may
+// not write those, in memory.
 func raceTheRoot(f Facts) error {
 	dir, err := os.MkdirTemp("/srv", "race")
 	if err != nil {
@@ -400,8 +399,7 @@ func raceTheRoot(f Facts) error {
 	return errNothing
 }
 
-// walkOut tries to read each file by a path that turns into a link, and from a directory
-// that is moved.
+// walkOut tries to read each file through a path that turns into a link, and from a directory that is moved.
 func (f Facts) walkOut(turn, deep, climb string) error {
 	fd, err := unix.Open(deep, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -418,8 +416,8 @@ func (f Facts) walkOut(turn, deep, climb string) error {
 	})
 }
 
-// exhaustTasks makes processes until no more can be, and ends them. It has a shell do that:
-// a process in Go takes fifty milliseconds to fork there.
+// exhaustTasks creates processes until no more can be created, and ends them. A shell does that, because a Go process
+// takes fifty milliseconds to fork in tier gvisor.
 func exhaustTasks(f Facts) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -432,5 +430,5 @@ func exhaustTasks(f Facts) error {
 	if err == nil {
 		err = made.Wait()
 	}
-	return errors.Join(err, w.Close()) // with which they end
+	return errors.Join(err, w.Close()) // the processes exit when the pipe is closed
 }

@@ -31,17 +31,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// outside is what the harness plants, and watches.
+// outside is the state that the harness plants and watches.
 type outside struct {
-	base        string // a directory that is shown as /srv
-	dir         string // the store, in it, which is hidden
-	inTmp       string // a directory that is not shown
+	base        string // a directory that is mounted as /srv
+	dir         string // the store, in base, which is hidden
+	inTmp       string // a directory that is not mounted
 	facts       escape.Facts
 	victim      *exec.Cmd
 	victimIn    io.Closer
 	victimOut   *bufio.Reader
 	connections atomic.Int64
-	pipe        int // the other end of the pipe that is shown; reading does not wait
+	pipe        int // the other end of the pipe inside; reads do not block
 	before      map[string]string
 }
 
@@ -68,7 +68,7 @@ func plant(t *testing.T, secret string) *outside {
 	must(err)
 	must(os.Chmod(o.base, 0o755))
 	o.dir = filepath.Join(o.base, "store")
-	must(os.Mkdir(o.dir, 0o755)) // more open than a real one: what hides it is not its mode
+	must(os.Mkdir(o.dir, 0o755)) // more open than a real one, so that its mode does not hide it
 	o.inTmp, err = os.MkdirTemp("/tmp", "escape")
 	must(err)
 	must(os.Chmod(o.inTmp, 0o755))
@@ -84,20 +84,20 @@ func plant(t *testing.T, secret string) *outside {
 	file(filepath.Join(o.dir, "sandboxes/other/live/1/upper/file"))
 	file(filepath.Join(o.dir, "layers/base/fs/file"))
 	for _, p := range []string{"coppice.db", "sandboxes/other/live/1/upper/file", "layers/base/fs/file"} {
-		o.facts.Files = append(o.facts.Files, filepath.Join("/srv/store", p)) // where it would be inside
+		o.facts.Files = append(o.facts.Files, filepath.Join("/srv/store", p)) // its path inside
 	}
 
-	// One that the root would show, but for the mask on it.
+	// A file that the root would show without the mask over it.
 	file(filepath.Join(o.base, "home/.ssh/id"))
 	o.facts.Files = append(o.facts.Files, "/srv/home/.ssh/id")
 	must(os.MkdirAll(filepath.Join(o.dir, "mask/home"), 0o755))
 	must(unix.Mknod(filepath.Join(o.dir, "mask/home/.ssh"), unix.S_IFCHR, 0))
 
-	// What is read-only by the policy alone, and a directory that is mounted so.
+	// Files that only the policy makes read-only, and a directory that is mounted read-only.
 	for _, p := range []string{"kept/deep/er/dir/file", "kept/lone", "kept/mounted/x", "host/dir/file"} {
 		p = filepath.Join(o.base, p)
 		file(p)
-		o.facts.Files = o.facts.Files[:len(o.facts.Files)-1] // it may be read
+		o.facts.Files = o.facts.Files[:len(o.facts.Files)-1] // this one may be read
 		for ; p != o.base; p = filepath.Dir(p) {
 			must(os.Chmod(p, 0o777))
 		}
@@ -105,12 +105,12 @@ func plant(t *testing.T, secret string) *outside {
 	o.facts.Kept, o.facts.KeptIn = []string{"/srv/kept/deep/er/dir/file", "/srv/kept/lone", "/srv/kept/mounted/dir/file"},
 		"/srv/kept"
 
-	// Files that are hidden, and decoys in their places: the mask has empty ones there.
+	// Hidden files with honeytokens in their places. The mask has empty files there.
 	o.facts.DecoysIn = "/srv/around/decoyed"
 	for i := range escape.Glances {
 		p := filepath.Join("around/decoyed", strconv.Itoa(i), "key")
 		file(filepath.Join(o.base, p))
-		o.facts.Files = o.facts.Files[:len(o.facts.Files)-1] // a decoy may be read
+		o.facts.Files = o.facts.Files[:len(o.facts.Files)-1] // the honeytoken may be read
 		empty := filepath.Join(o.dir, "mask", p)
 		must(os.MkdirAll(filepath.Dir(empty), 0o755))
 		must(os.WriteFile(empty, nil, 0o644))
@@ -149,7 +149,7 @@ func plant(t *testing.T, secret string) *outside {
 	must(o.victim.Start())
 	o.victimIn, o.victimOut = in, bufio.NewReader(out)
 	if line, err := o.victimOut.ReadString('\n'); line != "ready\n" {
-		t.Fatal("the victim does not start", line, err)
+		t.Fatal("the victim did not start", line, err)
 	}
 	o.facts.Victim = o.victim.Process.Pid
 	t.Cleanup(func() { _ = o.victim.Process.Kill(); _ = o.victim.Wait() })
@@ -157,8 +157,8 @@ func plant(t *testing.T, secret string) *outside {
 	return o
 }
 
-// plantShown puts a socket and a pipe into the mounted directory, with a process at their other ends. Other
-// tiers show them as the host has them.
+// plantShown creates a socket and a pipe in the mounted directory, with a process at their other ends. Tiers without
+// their own kernel show them as they are on the host.
 func (o *outside) plantShown(t *testing.T, listen func(network, addr string)) {
 	t.Helper()
 	dir := filepath.Join(o.base, "host/dir")
@@ -199,7 +199,7 @@ func words(t *testing.T) []string {
 	return all
 }
 
-// listens takes connections until the test ends, calls met at each, and gives where.
+// listens accepts connections until the test ends, calls met for each, and returns the address.
 func listens(t *testing.T, network, addr string, met func()) net.Addr {
 	t.Helper()
 	l, err := net.Listen(network, addr)
@@ -224,10 +224,10 @@ func listens(t *testing.T, network, addr string, met func()) net.Addr {
 	return l.Addr()
 }
 
-// plantGate plants what is to be reached by a gate, and what is not.
+// plantGate plants destinations that must be reachable through a gate, and some that must not.
 func (o *outside) plantGate(t *testing.T) {
 	t.Helper()
-	// No packet is sent: the kernel tells from which address it would send.
+	// No packet is sent. The kernel only selects the source address.
 	c, err := net.Dial("udp4", "192.0.2.1:9")
 	if err != nil {
 		t.Skip("needs a network: this host has no address but loopback's")
@@ -259,7 +259,7 @@ func (o *outside) plantGate(t *testing.T) {
 	o.facts.Gate = g
 }
 
-// policy allows one name, and one port of the host.
+// policy returns a policy that allows one name, and one port of the host.
 func (o *outside) policy(t *testing.T) plan.Phase {
 	t.Helper()
 	g := o.facts.Gate
@@ -267,7 +267,7 @@ func (o *outside) policy(t *testing.T) plan.Phase {
 	return boxtest.Phase(t, time.Time{}, text)
 }
 
-// normal writes a place as it is told.
+// normal returns a destination in the form in which it is recorded.
 func normal(s string) string {
 	if p, err := netip.ParseAddrPort(s); err == nil {
 		return p.String()
@@ -275,7 +275,7 @@ func normal(s string) string {
 	return s
 }
 
-// state is a digest of all that must not change.
+// state returns digests of everything that must not change.
 func (o *outside) state(t *testing.T) map[string]string {
 	t.Helper()
 	s := map[string]string{}
@@ -321,7 +321,7 @@ func (o *outside) state(t *testing.T) map[string]string {
 	return s
 }
 
-// unharmed proves that nothing outside was reached or changed.
+// unharmed checks that nothing outside was reached or changed.
 func (o *outside) unharmed(t *testing.T) {
 	t.Helper()
 	after := o.state(t)
@@ -332,7 +332,7 @@ func (o *outside) unharmed(t *testing.T) {
 	}
 	for p := range after {
 		if _, ok := o.before[p]; !ok {
-			t.Errorf("%s was made", p)
+			t.Errorf("%s was created", p)
 		}
 	}
 	if n := o.connections.Load(); n != 0 {
@@ -344,6 +344,6 @@ func (o *outside) unharmed(t *testing.T) {
 	o.victimIn.Close()
 	line, err := o.victimOut.ReadString('\n')
 	if want := "0 " + o.facts.Secret + "\n"; line != want {
-		t.Errorf("the victim says %q (%v), want %q", line, err, want)
+		t.Errorf("the victim printed %q (%v), want %q", line, err, want)
 	}
 }

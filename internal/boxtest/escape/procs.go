@@ -30,8 +30,8 @@ func processes() []int {
 	return pids
 }
 
-// outsiders are processes that are neither the attacker nor started by a command: init, and any others that
-// must not be visible.
+// outsiders returns processes that are neither the attacker nor started by a command: init, and another one that must
+// not be visible.
 func outsiders(f Facts) []int { return []int{1, f.Victim} }
 
 var procAttacks = []Attack{
@@ -112,7 +112,7 @@ var procAttacks = []Attack{
 		What: "read init's and an outsider's memory by process_vm_readv", Run: func(f Facts) error {
 			return each(outsiders(f), func(pid int) error {
 				b := make([]byte, 8)
-				// Where a Go program's text begins; init is one.
+				// The address at which the text of a Go program begins. Init is a Go program.
 				_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}},
 					[]unix.RemoteIovec{{Base: 0x401000, Len: 8}}, 0)
 				return err
@@ -193,7 +193,7 @@ var procAttacks = []Attack{
 						tell(os.Stdout, line)
 						return nil
 					}
-				case "Seccomp": // a kernel of the sandbox's own refuses calls without
+				case "Seccomp": // the sandbox's own kernel refuses calls without a filter
 					if value != "2" && !f.Own {
 						tell(os.Stdout, line)
 						return nil
@@ -260,8 +260,8 @@ var procAttacks = []Attack{
 			})
 		}},
 	{Name: "uid-map", None: Files, What: "write the id maps of our user namespace", Run: func(f Facts) error {
-		// Anyone may write projid_map once; ids of quota projects cannot be used in a
-		// user namespace (fs/ioctl.c, fileattr_set_prepare).
+		// Not projid_map: every process may write it once, and ids of quota projects cannot be used in a user namespace
+		// (fs/ioctl.c, fileattr_set_prepare).
 		return each([]string{"uid_map", "gid_map", "setgroups"}, func(m string) error {
 			return os.WriteFile("/proc/self/"+m, []byte("0 0 1\n"), 0)
 		})
@@ -272,10 +272,10 @@ var procAttacks = []Attack{
 	}},
 }
 
-// unseen are the names under which startUnseen starts programs.
+// unseen are the argv[0] with which startUnseen starts programs.
 var unseen = []string{"unseen-memory", "unseen-traced", "unseen-brief", "unseen-crowd"}
 
-// startUnseen starts programs in ways that a record may miss.
+// startUnseen starts programs in ways that a record might miss.
 func startUnseen(Facts) error {
 	program, err := os.ReadFile("/bin/true")
 	if err != nil {
@@ -295,7 +295,7 @@ func startUnseen(Facts) error {
 		SysProcAttr: &syscall.SysProcAttr{Ptrace: true}}
 	if err := traced.Start(); err == nil {
 		_ = traced.Process.Kill()
-		_ = traced.Wait() // that it was killed
+		_ = traced.Wait() // it was killed
 	}
 	errs = append(errs, (&exec.Cmd{Path: "/bin/true", Args: []string{"unseen-brief"}}).Run())
 	done := make(chan error)
@@ -312,10 +312,10 @@ func startUnseen(Facts) error {
 	return errors.Join(append(errs, errors.New("the record says"))...)
 }
 
-// changeCalls has calls changed when they were made: ptrace(2) lets a tracer do so after filters
-// have looked, if the kernel asks those first.
+// changeCalls changes calls after they were made: ptrace(2) lets a tracer do so after the filters have run, if the
+// kernel runs those first.
 func changeCalls(Facts) error {
-	_ = changedCall(unix.SYS_KILL, 1, uintptr(unix.SIGKILL)) // init must not get it, whatever the result
+	_ = changedCall(unix.SYS_KILL, 1, uintptr(unix.SIGKILL)) // init must not receive it, whatever the result
 	if changedCall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER, 0) == nil {
 		return nil
 	}
@@ -324,7 +324,7 @@ func changeCalls(Facts) error {
 
 // changedCall starts a process, changes the first call that it makes, and returns the result.
 func changedCall(nr, arg0, arg1 uintptr) error {
-	runtime.LockOSThread() // ptrace(2) is for the thread that traces alone
+	runtime.LockOSThread() // ptrace(2) requires the same thread
 	defer runtime.UnlockOSThread()
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{Argv0}, SysProcAttr: &syscall.SysProcAttr{Ptrace: true}}
 	if err := cmd.Start(); err != nil {
@@ -332,10 +332,10 @@ func changedCall(nr, arg0, arg1 uintptr) error {
 	}
 	defer func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // that it was killed
+		_ = cmd.Wait() // it was killed
 	}()
 	pid := cmd.Process.Pid
-	// It stops when it was executed, before its first call, and after that.
+	// The process stops after it was executed, before its first call, and after that call.
 	for _, next := range []func() error{
 		func() error { return unix.PtraceSyscall(pid, 0) },
 		func() error { return errors.Join(changeCall(pid, nr, arg0, arg1), unix.PtraceSyscall(pid, 0)) },

@@ -17,17 +17,17 @@ const (
 
 // Record is a record that must be in the audit log after an attack.
 type Record struct {
-	Kind    string // as the ledger calls it: denial or network
-	Exec    string // of a system call: the attack's
-	Syscall string // "" with Exec: the filter has killed the attacker
-	Path    string // of a decoy
-	Place   string // in the network: ADDRESS:PORT, or a name
-	Reason  string // of the gate, where it is of no place
+	Kind    string // kind in the audit log: denial or network
+	Exec    string // exec id of the attack, for a system call
+	Syscall string // "" with Exec: the filter killed the attacker
+	Path    string // path of a honeytoken
+	Place   string // network destination: ADDRESS:PORT, or a name
+	Reason  string // reason of the gate, if there is no Place
 	Verdict string // with Place; "" is deny, or ask
 }
 
-// Records returns the expected records of the attack a in a sandbox with these facts, whose command has the
-// exec id exec, printed out and was killed by a signal, or by none.
+// Records returns the expected records of the attack a in a sandbox with these facts. The attack's command had the exec
+// id exec, printed out, and was killed by signal unless that is "".
 func (a Attack) Records(f Facts, exec, out, signal string) (all []Record) {
 	for _, call := range a.Refused {
 		all = append(all, Record{Kind: "denial", Exec: exec, Syscall: call})

@@ -16,10 +16,10 @@ import (
 type Place struct {
 	Path string
 	Dir  bool   // the set-up expects a directory, otherwise a regular file
-	For  string // the use of it by the set-up
+	For  string // the purpose in the set-up
 }
 
-// Places lists every Place. TestPlaces_CoverSetUpPaths keeps it complete.
+// Places lists all places. TestPlaces_CoverSetUpPaths keeps the list complete.
 var Places = []Place{
 	{"/proc", true, "procfs"},
 	{"/dev", true, "devices, devpts, shm and mqueue"},
@@ -70,19 +70,20 @@ var Places = []Place{
 
 // The kinds of an Entry.
 const (
-	// a symbolic link to To, in which $OUT is the directory of the canaries and $BASE the entry's last name
+	// Link is a symbolic link to To, in which $OUT is the directory of the canaries and $BASE the last component of the
+	// entry's path.
 	Link    = "link"
-	Parent  = "parent"  // the same, in the place of the directory of the path
+	Parent  = "parent"  // the same, in place of the directory of the path
 	Missing = "missing" // nothing
 	FIFO    = "fifo"
 	Socket  = "socket"
-	Device  = "device"   // /dev/zero by its number; for real root's images alone
+	Device  = "device"   // /dev/zero by its number; only in images of real root
 	White   = "whiteout" // a device 0:0
-	Dir     = "dir"      // a directory, with one in it
+	Dir     = "dir"      // a directory that contains a directory
 	File    = "file"     // a regular file of a few bytes
 	Closed  = "closed"   // the expected type, with mode 000
-	Sparse  = "sparse"   // a file of one TiB that is empty
-	Long    = "long"     // a link whose target is as long as links can be
+	Sparse  = "sparse"   // a sparse file of one TiB
+	Long    = "long"     // a link whose target is as long as possible
 )
 
 // Entry is an entry of a hostile root at a path.
@@ -105,14 +106,14 @@ func (r Root) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Class is a kind of hostile root, as the threat model classifies them.
+// Class is a kind of hostile root, as classified by the threat model.
 type Class struct {
-	What  string // what is at a path that the set-up touches
-	Meets string // the protection that it meets
+	What  string // what is at a path that the set-up uses
+	Meets string // the protection against it
 	Forms []Entry
 }
 
-// Classes lists every Class. The grammar puts the forms, whose Path is empty, at any path.
+// Classes lists all classes. The grammar puts their forms, whose Path is empty, at any path.
 var Classes = []Class{
 	{"a link that climbs out of the root (`/..`, `../../..`), or names a path of the host",
 		"the host's root is detached before init touches the first path of the sandbox; names are resolved beneath the " +
@@ -177,7 +178,7 @@ func (e Entry) At(p string) Entry {
 	return e
 }
 
-// Decode makes a root from any bytes: each two of them select a place and a form.
+// Decode makes a root from any bytes. Each pair of bytes selects a place and a form.
 func Decode(program []byte) (r Root) {
 	const most = 12
 	for ; len(program) >= 2 && len(r) < most; program = program[2:] {
@@ -204,16 +205,16 @@ func wantsDir(p string) bool {
 	return false
 }
 
-// Lay makes the entries in the root at dir; out is the directory of the canaries. It never
-// leaves dir, whatever is there. It leaves out entries that cannot be made, because another
-// entry is in the way or permissions are missing, and returns their errors.
+// Lay makes the entries in the root at dir; out is the directory of the canaries. It never leaves dir, whatever dir
+// contains. It omits entries that cannot be made because another entry is in the way or permissions are missing, and
+// returns their errors.
 func (r Root) Lay(dir, out string) (left []error, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	if err := layTargets(root); err != nil { // needs root inside
+	if err := layTargets(root); err != nil { // os.Root needs root inside
 		left = append(left, err)
 	}
 	for i, e := range r {
@@ -284,8 +285,8 @@ func (e Entry) lay(root *os.Root, was, out string) error {
 	return fmt.Errorf("no kind %q", e.Kind)
 }
 
-// moveAway makes a name free. If the set-up has mounted something there, it moves the parent
-// directory away, and everything else in it back to a new one.
+// moveAway frees a name. If the set-up has mounted something there, it moves the parent directory away, and moves
+// everything else in it back to a new one.
 func moveAway(root *os.Root, name, was string) error {
 	err := root.Rename(name, was)
 	if errors.Is(err, unix.ENOENT) {
@@ -326,7 +327,7 @@ func (e Entry) layClosed(root *os.Root, name string) error {
 	return root.Chmod(name, 0)
 }
 
-// mknod makes a node beneath a root.
+// mknod makes a node below a root.
 func mknod(root *os.Root, name string, mode uint32, dev int) error {
 	dir, err := root.Open(path.Dir(name))
 	if err != nil {

@@ -43,19 +43,19 @@ var (
 	rootsAll  = flag.Bool("roots.all", false, "TestHostileRoots tries each form at each place in each setting")
 )
 
-// Bounds that catch a hang, or use of the host's memory. The memory is several times what a
-// keeper and an init need with the race detector.
+// Bounds that detect a hang or excessive use of memory. The memory is several times what a keeper and an init need with
+// the race detector.
 const (
 	rootsPatience = 30 * time.Second
 	rootsMemory   = 512 << 20
 )
 
-// canary is a directory of the host that no sandbox may read or change, with its contents.
-// Its mode gives everyone access, so that no id hides a way to it.
+// canary is a directory of the host that no sandbox may read or change. Its mode gives all users access, so that ids do
+// not hide a way to reach it.
 type canary struct {
 	dir    string
-	words  []string // what its secret holds
-	watch  int      // an inotify instance, which reports every open in it
+	words  []string // words that its secret contains
+	watch  int      // an inotify instance that reports every open in it
 	before map[string]string
 }
 
@@ -67,7 +67,7 @@ func newCanary(t testing.TB) *canary {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	word := fmt.Sprintf("secret-%016x%016x", rand.Uint64(), rand.Uint64())
-	// It has the form of a certificate: code that copies only certificates must not copy it either.
+	// The secret looks like a certificate: code that copies only certificates must not copy it either.
 	coded := base64.StdEncoding.EncodeToString([]byte(word))
 	secret := word + "\n-----BEGIN CERTIFICATE-----\n" + coded + "\n-----END CERTIFICATE-----\n"
 	c := &canary{dir: dir, words: []string{word, coded}}
@@ -80,7 +80,7 @@ func newCanary(t testing.TB) *canary {
 	must(os.WriteFile(filepath.Join(dir, "secret"), []byte(secret), 0o644))
 	must(os.WriteFile(filepath.Join(dir, "precious"), []byte("precious\n"), 0o666))
 	must(os.Mkdir(filepath.Join(dir, "empty"), 0o777))
-	must(os.Mkdir(filepath.Join(dir, "closed"), 0o700)) // with shifted ids, access is denied
+	must(os.Mkdir(filepath.Join(dir, "closed"), 0o700)) // with shifted ids, access must be denied
 	for name, mode := range map[string]os.FileMode{"": 0o777, "precious": 0o666, "empty": 0o777} {
 		must(os.Chmod(filepath.Join(dir, name), mode))
 	}
@@ -88,8 +88,7 @@ func newCanary(t testing.TB) *canary {
 	c.watch, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	must(err)
 	t.Cleanup(func() { unix.Close(c.watch) })
-	// No close events: a process that another test forks has our descriptors until it
-	// executes its program.
+	// No close events: a process that another test forks has the same descriptors until it executes its program.
 	const seen = unix.IN_OPEN | unix.IN_ACCESS | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CREATE |
 		unix.IN_DELETE | unix.IN_MOVE
 	for _, name := range []string{"", "empty", "closed"} {
@@ -99,7 +98,7 @@ func newCanary(t testing.TB) *canary {
 	return c
 }
 
-// state returns everything that can be observed of it.
+// state returns everything that can be observed of the canary.
 func (c *canary) state(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -147,17 +146,17 @@ func (c *canary) unharmed(t testing.TB) {
 	}
 	for p := range after {
 		if c.before[p] == "" {
-			t.Errorf("the host's %s was made", p)
+			t.Errorf("the host's %s was created", p)
 		}
 	}
 }
 
-// quiet fails the test if a text holds the secret.
+// quiet fails the test if a text contains the secret.
 func (c *canary) quiet(t testing.TB, what, text string) {
 	t.Helper()
 	for _, w := range c.words {
 		if strings.Contains(text, w) {
-			t.Errorf("%s has the host's secret: %s", what, text)
+			t.Errorf("%s contains the host's secret: %s", what, text)
 		}
 	}
 }
@@ -165,9 +164,9 @@ func (c *canary) quiet(t testing.TB, what, text string) {
 // setting is a way to start a sandbox on a root.
 type setting struct {
 	name, tier, net, user string
-	inspects              bool // rules are about requests: the gate's authority is laid over the trust stores
-	bound                 bool // the root is a plain directory, as of drivers copy and btrfs
-	access                bool // the policy has mounts, decoys and read-only places
+	inspects              bool // rules are about requests: the gate's authority is mounted over the trust stores
+	bound                 bool // the root is a plain directory, as with drivers copy and btrfs
+	access                bool // the policy has mounts, honeytokens and read-only places
 }
 
 func settings() []setting {
@@ -182,8 +181,8 @@ func settings() []setting {
 	}
 }
 
-// tools is a directory in at with the attacker and what it is linked with, which all sandboxes
-// of a test share, each by links of its own.
+// tools returns a directory in at with the attacker and its shared libraries. All sandboxes of a test share the files,
+// each through its own links.
 func tools(t testing.TB, at string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(at, "escape-tools-")
@@ -192,7 +191,7 @@ func tools(t testing.TB, at string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	files := map[string]string{"/tools/" + escape.Argv0: "/proc/self/exe"}
-	libraries, _ := exec.Command("ldd", "/proc/self/exe").Output() // it fails for what is static
+	libraries, _ := exec.Command("ldd", "/proc/self/exe").Output() // it fails for a static binary
 	for word := range strings.FieldsSeq(string(libraries)) {
 		if strings.HasPrefix(word, "/") {
 			files[word] = word
@@ -220,13 +219,13 @@ type trial struct {
 	dir    string
 	config plan.Config
 	out    *canary
-	root   escape.Root   // what is hostile in it
-	was    plan.Enforced // what holds on a root that is not hostile
+	root   escape.Root   // the hostile entries
+	was    plan.Enforced // what is enforced on a root that is not hostile
 }
 
 var rootIDs atomic.Uint64
 
-// newTrial makes the root beside the tools, without anything hostile yet.
+// newTrial makes the root beside the tools, without hostile entries yet.
 func newTrial(t testing.TB, s setting, tools string) *trial {
 	t.Helper()
 	dir, err := os.MkdirTemp(filepath.Dir(tools), "escape-root-")
@@ -272,7 +271,7 @@ func newTrial(t testing.TB, s setting, tools string) *trial {
 	return x
 }
 
-// makeImage makes the directory of an image: on a btrfs a subvolume, as driver btrfs does.
+// makeImage makes the directory of an image: on a btrfs a subvolume, like driver btrfs.
 func makeImage(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(dir), &st); err != nil {
@@ -287,7 +286,7 @@ func makeImage(dir string) error {
 	return nil
 }
 
-// kept is what is in the files of the policy's read-only places and mounts.
+// kept is the content of the files in the policy's read-only places and mounts.
 const kept = "kept\n"
 
 // furnish adds the files of a usual system to the image.
@@ -336,7 +335,7 @@ func (x *trial) furnish(t testing.TB) {
 	}
 }
 
-// linked makes a link of a file, or, into a subvolume, where none leads, one that shares its
+// linked makes a hard link to a file. In a subvolume, into which no hard link can lead, it makes a copy that shares the
 // blocks.
 func linked(from, to string) error {
 	if err := os.Link(from, to); !errors.Is(err, unix.EXDEV) {
@@ -354,7 +353,7 @@ func linked(from, to string) error {
 	return errors.Join(unix.IoctlFileClone(int(c.Fd()), int(f.Fd())), c.Close())
 }
 
-// caller is who we are on the host.
+// caller returns the user of this process on the host.
 func caller(t testing.TB) plan.Caller {
 	t.Helper()
 	v := os.Getenv(realID)
@@ -371,7 +370,7 @@ func caller(t testing.TB) plan.Caller {
 	return c
 }
 
-// removeAll removes a tree in which there may be directories of mode 000.
+// removeAll removes a tree that may contain directories of mode 000.
 func removeAll(t testing.TB, dir string) {
 	t.Helper()
 	_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
@@ -385,8 +384,7 @@ func removeAll(t testing.TB, dir string) {
 	}
 }
 
-// start starts the box, or returns nil if the start was refused as it must be: with a typed
-// error, and in time.
+// start starts the box. It returns nil if the start was refused in the required way: with a typed error, and in time.
 func (x *trial) start(t testing.TB) *box.Box {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), rootsPatience)
@@ -406,9 +404,9 @@ func (x *trial) start(t testing.TB) *box.Box {
 		}
 		switch {
 		case ctx.Err() != nil:
-			t.Errorf("the start does not end: %v after %v\n%s", err, time.Since(began), log)
+			t.Errorf("the start did not end: %v after %v\n%s", err, time.Since(began), log)
 		case fault.Is(err, fault.Internal):
-			t.Errorf("the start fails with an error of no kind: %v\n%s", err, log)
+			t.Errorf("the start failed with an untyped error: %v\n%s", err, log)
 		case x.was.Tier == "":
 			t.Fatalf("start: %v\n%s", err, log)
 		}
@@ -427,8 +425,8 @@ func (x *trial) start(t testing.TB) *box.Box {
 	return b
 }
 
-// guard watches the memory of the box's processes: if one takes too much, it kills them, and
-// the function that it returns reports that.
+// guard watches the memory of the box's processes. If one uses too much, it kills them, and the returned function
+// reports that.
 func (x *trial) guard(cancel func()) (why func() string) {
 	var done sync.WaitGroup
 	var told string
@@ -456,7 +454,7 @@ func (x *trial) guard(cancel func()) (why func() string) {
 	}
 }
 
-// processes are those that have the box's ID as an argument, and their memory.
+// processes returns the processes that have the box's ID as an argument, with their memory.
 func (x *trial) processes() map[int]int64 {
 	all := map[int]int64{}
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -477,7 +475,7 @@ func (x *trial) processes() map[int]int64 {
 	return all
 }
 
-// stop ends the box, and fails the test if that takes too long.
+// stop stops the box, and fails the test if that takes too long.
 func (x *trial) stop(t testing.TB, b *box.Box) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), rootsPatience)
@@ -485,14 +483,14 @@ func (x *trial) stop(t testing.TB, b *box.Box) {
 	if err := b.Stop(ctx, 0); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	select { // or thousands of zombies are left
+	select { // otherwise thousands of zombies remain
 	case <-b.Gone():
 	case <-ctx.Done():
-		t.Error("the keeper does not end")
+		t.Error("the keeper did not exit")
 	}
 }
 
-// inspect makes the attacker check the protections from inside, and then lay lay in the root.
+// inspect makes the attacker check the protections from inside, and then make lay in the root.
 func (x *trial) inspect(t testing.TB, b *box.Box, lay escape.Root) {
 	t.Helper()
 	in := escape.Inspection{Words: x.out.words, Out: x.out.dir, Own: x.tier == plan.TierGvisor, Lay: lay}
@@ -553,8 +551,8 @@ func (x *trial) ofImage(t testing.TB, r escape.Root) {
 	}
 }
 
-// ofItself tries a root that the sandbox makes, as root, before it is started again. It makes
-// it in a setting without mounts that would be in the way.
+// ofItself tries a root that the sandbox makes, as root, before it is started again. The sandbox makes it in a setting
+// without mounts that would be in the way.
 func (x *trial) ofItself(t testing.TB, r escape.Root) {
 	t.Helper()
 	x.root = r
@@ -575,15 +573,15 @@ func (x *trial) ofItself(t testing.TB, r escape.Root) {
 	}
 }
 
-// TestHostileRoots starts images with one form at one place: one of so many pairs, each in one
-// setting, or with -roots.all each pair in each setting.
+// TestHostileRoots starts images with one form at one place. It tries one in share pairs, each in one setting or, with
+// -roots.all, each pair in each setting.
 func TestHostileRoots(t *testing.T) {
 	t.Parallel()
 	hostileRoots(t, settings(), share)
 }
 
-// needsStatic skips a test whose attacker runs in a root that holds no loader. The race
-// detector's builds are not static; scripts/test runs these tests in a build that is.
+// needsStatic skips a test whose attacker runs in a root without a loader. Builds with the race detector are not
+// static; scripts/test runs these tests in a static build.
 func needsStatic(t testing.TB) {
 	t.Helper()
 	if looptest.Race {
@@ -591,7 +589,7 @@ func needsStatic(t testing.TB) {
 	}
 }
 
-// share is how many pairs of a place and a form there are for each that is tried.
+// share is the number of pairs of a place and a form of which one is tried.
 const share = 10
 
 func hostileRoots(t *testing.T, all []setting, share int) {
