@@ -69,8 +69,8 @@ const (
 // capture takes at most half of them.
 func Entries(memory int64) int64 { return max(1, min(memory/2/LiveEntry, LiveEntries)) }
 
-const withoutManifest = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified nor " +
-	"exported; `verify` counts it as `unverifiable`"
+const withoutManifest = "the snapshot has no manifest: it is flushed and can be checked out, but neither verified " +
+	"nor exported; `verify` counts it as `unverifiable`"
 
 const watchesTest = "internal/boxfs/watches_test.go "
 

@@ -251,8 +251,9 @@ func (u *Upkeep) prepareCut(ctx context.Context, run []timeline.SnapshotID) (c c
 		if err != nil {
 			break
 		}
-		got, serr := u.config.Layers.Finalize(ctx, id)
-		c.finalized, err = append(c.finalized, meta.Layer{ID: id, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size}), serr
+		got, ferr := u.config.Layers.Finalize(ctx, id)
+		c.finalized = append(c.finalized, meta.Layer{ID: id, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size})
+		err = ferr
 	}
 	if err != nil {
 		u.Discard(ctx, merged)
