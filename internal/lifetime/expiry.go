@@ -75,7 +75,7 @@ func (l *Lifetimes) ExpireAll(ctx context.Context) {
 		wait := again
 		recs, err := l.config.DB.Sandboxes(ctx)
 		if err != nil && ctx.Err() == nil {
-			l.config.Log.Error("what has expired is not known", "err", err)
+			l.config.Log.Error("could not list the expired sandboxes; will retry", "err", err)
 		}
 		some := err != nil
 		for i := range recs {
@@ -139,7 +139,7 @@ func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 			return nil
 		}
 		r.Notices = append(r.Notices,
-			fmt.Sprintf("it expired at %s: what its tags name was kept", r.Expires.Format(time.RFC3339)))
+			fmt.Sprintf("it expired at %s: its tagged snapshots were kept", r.Expires.Format(time.RFC3339)))
 		r.Expires, r.Redo = nil, nil
 		return nil
 	})
