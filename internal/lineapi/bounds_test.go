@@ -222,3 +222,34 @@ func TestCostlyRequests_WaitForMemory(t *testing.T) {
 	client.want(`{"op":"head"}`, `"ok":true`)
 	leave()
 }
+
+// TestGuest_DoesNotSeeFactsOfTheHost checks that a memory image in the history says nothing about the host inside.
+func TestGuest_DoesNotSeeFactsOfTheHost(t *testing.T) {
+	t.Parallel()
+	v := remembering{newFake()}
+	_, inside := serve(t, Options{Engine: v, Level: Read, Guard: NewGuard()})
+	_, outside := serve(t, Options{Engine: v, Level: Owner})
+	for _, q := range []string{`{"op":"log"}`, `{"op":"show","node":"HEAD"}`} {
+		outside().want(q, "avx512")
+		if got := inside().ask(q); !strings.Contains(got, `"memory"`) || strings.Contains(got, "avx512") {
+			t.Errorf("%s: %s", q, got)
+		}
+	}
+}
+
+// remembering is an Engine whose HEAD has a memory image.
+type remembering struct{ *fake }
+
+func (remembering) head() wire.Snapshot {
+	n := tip
+	n.Memory = &wire.Memory{Image: "i", Facts: map[string]string{"cpu": "avx512"}}
+	return n
+}
+
+func (r remembering) Snapshots(context.Context, string) (wire.LogResult, error) {
+	return wire.LogResult{Nodes: []wire.Snapshot{r.head()}, Head: tip.ID}, nil
+}
+
+func (r remembering) ShowSome(context.Context, string, string, int) (wire.ShowResult, error) {
+	return wire.ShowResult{Snapshot: r.head()}, nil
+}

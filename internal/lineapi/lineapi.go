@@ -5,14 +5,15 @@
 // Requests of one connection are carried out in order; connections are independent. Every answer ends in a line with
 // "ok":true, or with "error" and an optional "hint"; "kind" is to branch on. Only exec has lines before that one. A
 // request that was read is carried out even if the client has disconnected; a tournament, a show and a diff are
-// cancelled with their client. A truncated list has "truncated":true: inside a sandbox the limit is much lower than
-// outside.
+// cancelled with their client. A truncated list has "truncated":true: inside a sandbox the limit is much lower
+// than outside.
 //
 //	op               in                    out                            least
 //	head                                   head                           Read
 //	log                                    nodes, head, truncated         Read
 //	branches                               nodes, head, truncated         Read
-//	show             node                  parent, changes, truncated     Read
+//	show             node                  the snapshot, changes,         Read
+//	                                       truncated
 //	diff             a, b (the present),   changes, truncated             Read
 //	                 paths
 //	tag                                    tags                           Read
@@ -20,8 +21,9 @@
 //	mark             phase, label (its     node, head                     Read
 //	                 message)
 //	tag              name, ref             node                           Rewind
-//	commit           message               node, head                     Rewind
-//	checkout, fork   node, in_place        head                           Rewind
+//	commit           message               node, head, changed, paths,    Rewind
+//	                                       bytes
+//	checkout, fork   node, in_place        head, from, kept, ...          Rewind
 //	exec             cmd                   stdout, stderr, dropped ...,   Owner
 //	                                       exit, node, head
 //	spawn            cmd                   pid, log                       Owner

@@ -165,7 +165,21 @@ func (c *conn) nodes(list []wire.Snapshot, head string) nodesAnswer {
 	if c.opt.Guard != nil {
 		most = min(most, limit.LineNodes)
 	}
-	return nodesAnswer{Nodes: notNil(list[:most]), Head: head, Truncated: most < len(list)}
+	out := notNil(slices.Clone(list[:most]))
+	for i := range out {
+		out[i] = c.visible(out[i])
+	}
+	return nodesAnswer{Nodes: out, Head: head, Truncated: most < len(list)}
+}
+
+// visible returns a snapshot as this client may see it: the facts of a memory image describe the host.
+func (c *conn) visible(n wire.Snapshot) wire.Snapshot {
+	if c.opt.Guard != nil && n.Memory != nil {
+		m := *n.Memory
+		m.Facts = nil
+		n.Memory = &m
+	}
+	return n
 }
 
 // changes returns the maximum number of changes in an answer; 0 means the default for clients outside.
@@ -180,13 +194,10 @@ type nodeRequest struct {
 	Node string `json:"node"`
 }
 
+// showAnswer has the snapshot's id twice: clients of the first version read "node".
 type showAnswer struct {
-	Node    string        `json:"node"`
-	Parent  string        `json:"parent"`
-	Message string        `json:"message"`
-	Changes []wire.Change `json:"changes"`
-
-	Truncated bool `json:"truncated,omitempty"` // more changes are omitted
+	Node string `json:"node"`
+	wire.ShowResult
 }
 
 func (c *conn) show(q nodeRequest) (any, error) {
@@ -196,7 +207,8 @@ func (c *conn) show(q nodeRequest) (any, error) {
 	ctx, stop := c.whileThere()
 	defer stop()
 	res, err := c.opt.Engine.ShowSome(ctx, c.opt.Sandbox, q.Node, c.changes())
-	return showAnswer{res.ID, res.Parent, res.Message, notNil(res.Changes), res.Truncated}, err
+	res.Snapshot, res.Changes = c.visible(res.Snapshot), notNil(res.Changes)
+	return showAnswer{res.ID, res}, err
 }
 
 type diffAnswer struct {
@@ -204,19 +216,30 @@ type diffAnswer struct {
 	Truncated bool          `json:"truncated,omitempty"` // more changes are omitted
 }
 
-func (c *conn) diff(q struct {
+// twoStates names two states of the sandbox.
+type twoStates struct {
 	A string `json:"a"`
-	B string `json:"b"`
+	B string `json:"b"` // "": the live state
 
 	Paths []string `json:"paths"`
-}) (any, error) {
+}
+
+// checkStates refuses a request of operation op that lacks the first state or names too many paths.
+func (c *conn) checkStates(op string, q twoStates) error {
 	if q.A == "" {
-		return nil, missingField("diff", "a", "the first snapshot")
+		return missingField(op, "a", "the first snapshot")
 	}
 	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
-		return nil, fault.New(fault.TooLarge, "too many paths: %d; the limit inside the sandbox is %d", len(q.Paths),
+		return fault.New(fault.TooLarge, "too many paths: %d; the limit inside the sandbox is %d", len(q.Paths),
 			limit.LinePaths).
-			WithHint(`name a directory that contains them, for example: {"op":"diff","a":"HEAD","paths":["src"]}`)
+			WithHint(`name a directory that contains them, for example: {"op":%q,"a":"HEAD","paths":["src"]}`, op)
+	}
+	return nil
+}
+
+func (c *conn) diff(q twoStates) (any, error) {
+	if err := c.checkStates("diff", q); err != nil {
+		return nil, err
 	}
 	ctx, stop := c.whileThere()
 	defer stop()
@@ -224,17 +247,11 @@ func (c *conn) diff(q struct {
 	return diffAnswer{notNil(res.Changes), res.Truncated}, err
 }
 
-type nodeAnswer struct {
-	Node string `json:"node"`
-	Head string `json:"head"`
-}
-
 func (c *conn) commit(q wire.CommitRequest) (any, error) {
 	if err := c.text("message", q.Message); err != nil {
 		return nil, err
 	}
-	res, err := c.opt.Engine.Commit(c.ctx, c.opt.Sandbox, q.Message)
-	return nodeAnswer{res.Node, res.Head}, err
+	return c.opt.Engine.Commit(c.ctx, c.opt.Sandbox, q.Message)
 }
 
 func (c *conn) checkout(q struct {
@@ -244,8 +261,7 @@ func (c *conn) checkout(q struct {
 	if q.Node == "" {
 		return nil, missingField("checkout", "node", "the snapshot to rewind to")
 	}
-	res, err := c.opt.Engine.Checkout(c.ctx, c.opt.Sandbox, q.Node, q.InPlace || c.opt.Level < Owner)
-	return headAnswer{res.Head}, err
+	return c.opt.Engine.Checkout(c.ctx, c.opt.Sandbox, q.Node, q.InPlace || c.opt.Level < Owner)
 }
 
 func (c *conn) delete(q nodeRequest) (any, error) {

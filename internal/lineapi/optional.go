@@ -32,8 +32,7 @@ func (c *conn) mark(q wire.MarkRequest) (any, error) {
 	if err := c.text("label", q.Label); err != nil {
 		return nil, err
 	}
-	res, err := m.Mark(c.ctx, c.opt.Sandbox, q)
-	return nodeAnswer{res.Node, res.Head}, err
+	return m.Mark(c.ctx, c.opt.Sandbox, q)
 }
 
 // tournament runs a tournament. It may take long and uses all processors, so it ends when its client disconnects.
