@@ -32,8 +32,8 @@ var packages = map[string][]string{
 
 	"internal/cli": {
 		"client", "client/wire", "internal/daemon", "internal/fault", "internal/filter", "internal/hook",
-		"internal/label", "internal/ledger/format", "internal/mcpapi", "internal/policy", "internal/proposal",
-		"internal/registry", "internal/removal", "internal/tty",
+		"internal/inside", "internal/label", "internal/ledger/format", "internal/mcpapi", "internal/policy",
+		"internal/proposal", "internal/registry", "internal/removal", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
@@ -54,6 +54,7 @@ var packages = map[string][]string{
 	"internal/ports":         {"client/wire", "internal/fault"},
 	"internal/ports/sockets": {},
 
+	"internal/inside":  {"client/wire", "internal/fault"},
 	"internal/lineapi": {"client/wire", "internal/admission", "internal/fault", "internal/secretbox", "internal/timeline"},
 
 	"client":      {"client/wire"},

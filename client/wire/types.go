@@ -59,7 +59,8 @@ const (
 	SelfRead   = "read"   // read it, and mark it
 	SelfRewind = "rewind" // also commit, tag, and rewind in place
 
-	SelfSocket = "/run/coppice.sock"
+	SelfSocket = "/run/coppice.sock" // a symbolic link to SelfTarget
+	SelfTarget = "/run/coppice/sock"
 )
 
 // The kinds of a Source. The empty kind is SourceHost.

@@ -24,19 +24,19 @@ type agent struct {
 	home    string   // home of its user, in the sandbox
 	command []string // the command that runs it
 	server  *script.Server
-	good    string // the snapshot before the deletion
+	good    string // the snapshot before the deletion, or its tag
 }
 
 // prompted is the prompt.
 const prompted = "Count to one thousand."
 
-// newAgent prepares the story, which deletes the installation and the paths in more. before is called before each
-// turn.
-func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
+// newAgent prepares an agent whose sandbox has the given --self, and that plays the story which tell returns for a stage
+// where the installation and the paths in more are deleted.
+func newAgent(t *testing.T, self string, tell func(*agent, script.Stage) []script.Turn, more ...string) *agent {
 	t.Helper()
 	install := claudeCode(t)
 	// The model listens at 127.0.0.1, so the sandbox must share the host's network. Its port is any free one.
-	a := &agent{install: install, desk: newDesk(t, "--net", "host")}
+	a := &agent{install: install, desk: newDesk(t, "--net", "host", "--self", self)}
 	a.home = strings.TrimSpace(a.run("exec", sandbox, "--", "sh", "-c", "echo $HOME"))
 	work, config := filepath.Join(a.home, "work"), filepath.Join(a.home, "config")
 	a.run("exec", sandbox, "--", "mkdir", work, config)
@@ -44,7 +44,7 @@ func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 		fmt.Sprintf(
 			`echo '{"hasCompletedOnboarding":true,"theme":"dark","projects":{%q:{"hasTrustDialogAccepted":true}}}' >%s/.claude.json`, work, config))
 
-	story := script.Story(script.Stage{
+	a.server = script.New(tell(a, script.Stage{
 		Sandbox: sandbox,
 		Claude:  filepath.Join(install, claudeProgram),
 		Doomed:  append([]string{install}, more...),
@@ -55,20 +55,7 @@ func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 			}
 			return out, err
 		},
-	})
-	for i, turn := range story {
-		story[i].Before = func(ctx context.Context) error {
-			before(i)
-			if turn.Before == nil {
-				return nil
-			}
-			if err := a.captured(); err != nil {
-				return err
-			}
-			return turn.Before(ctx)
-		}
-	}
-	a.server = script.New(story)
+	}))
 	srv := httptest.NewServer(a.server)
 	t.Cleanup(srv.Close)
 
@@ -76,9 +63,29 @@ func newAgent(t *testing.T, before func(turn int), more ...string) *agent {
 		"run", "--in", sandbox, "--workdir", work,
 		"-e", "CLAUDE_CONFIG_DIR=" + config, "-e", "ANTHROPIC_BASE_URL=" + srv.URL, "-e", "ANTHROPIC_AUTH_TOKEN=none",
 		"-e", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "-e", "DISABLE_AUTOUPDATER=1",
-		"--", filepath.Join(install, claudeProgram), "--allowedTools", "Bash,Write",
+		"--", filepath.Join(install, claudeProgram), "--allowedTools", "Bash,Write,mcp__coppice",
 	}
 	return a
+}
+
+// rewound is the story of an agent whose sandbox is rewound from outside. before is called before each turn.
+func rewound(before func(turn int)) func(*agent, script.Stage) []script.Turn {
+	return func(a *agent, st script.Stage) []script.Turn {
+		story := script.Story(st)
+		for i, turn := range story {
+			story[i].Before = func(ctx context.Context) error {
+				before(i)
+				if turn.Before == nil {
+					return nil
+				}
+				if err := a.captured(); err != nil {
+					return err
+				}
+				return turn.Before(ctx)
+			}
+		}
+		return story
+	}
 }
 
 // captured waits until the history has an automatic snapshot.
@@ -125,32 +132,38 @@ func (a *agent) played() {
 	}
 }
 
-// TestClaudeCode lets the real Claude Code delete its own installation, and rewinds it in place. Its session
-// continues, and knows nothing of the rewind.
+// TestClaudeCode lets the real Claude Code delete its own installation, and rewind its own sandbox by a tool of the MCP
+// server in it. Its session continues.
 func TestClaudeCode(t *testing.T) {
 	t.Parallel()
 	var more []string
 	if os.Getuid() == 0 {
 		more = append(more, "/usr/bin")
 	}
-	a := newAgent(t, func(int) {}, more...)
-	out := a.run(append(a.command, "--print", prompted)...)
-	if want := "noticed nothing"; !strings.Contains(out, want) {
+	a := newAgent(t, "rewind", func(_ *agent, st script.Stage) []script.Turn { return script.SelfStory(st) }, more...)
+	a.good = script.Tag
+	program := filepath.Join(a.home, "coppice")
+	a.run("cp", filepath.Join(os.Getenv("COPPICE_EXEC_PATH"), "coppice"), sandbox+":"+program)
+	out := a.run(append(a.command,
+		"--mcp-config", fmt.Sprintf(`{"mcpServers":{"coppice":{"command":%q,"args":["mcp"]}}}`, program),
+		"--print", prompted)...)
+	if want := "I rewound my own sandbox"; !strings.Contains(out, want) {
 		t.Errorf("output %q, missing %q", out, want)
 	}
 	a.played()
 }
 
-// TestClaudeCode_AtTerminal runs Claude Code at a terminal that is detached and attached again while it works.
+// TestClaudeCode_AtTerminal runs Claude Code at a terminal that is detached and attached again while it works. Its
+// sandbox is rewound in place from outside, and the session knows nothing of it.
 func TestClaudeCode_AtTerminal(t *testing.T) {
 	t.Parallel()
 	working, back := make(chan struct{}), make(chan struct{})
-	a := newAgent(t, func(turn int) {
+	a := newAgent(t, "read", rewound(func(turn int) {
 		if turn == script.Destroys {
 			close(working)
 			<-back
 		}
-	})
+	}))
 	term := a.open(a.command...)
 	term.see("shortcuts")
 	term.enter(prompted)

@@ -22,6 +22,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/daemon"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/inside"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -58,6 +59,9 @@ func Main(argv []string) int {
 func (a *app) main(args []string) int {
 	ctx := context.Background()
 	root := a.root()
+	if socket := a.socketInside(args); socket != "" {
+		root = a.insideRoot(inside.New(socket))
+	}
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if a.cl != nil {

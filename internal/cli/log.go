@@ -97,6 +97,15 @@ func (a *app) tree(w io.Writer, res wire.LogResult) error {
 	return t.Write(w)
 }
 
+// list writes snapshots one per line.
+func (a *app) list(w io.Writer, nodes []wire.Snapshot) error {
+	var t tty.Table
+	for _, n := range nodes {
+		a.line(&t, "", n)
+	}
+	return t.Write(w)
+}
+
 // line adds one snapshot to a table.
 func (a *app) line(t *tty.Table, graph string, n wire.Snapshot) {
 	p := a.palette()

@@ -50,18 +50,37 @@ Environment:
 
 // root builds the command tree.
 func (a *app) root() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:           "coppice",
-		Short:         "Sandboxes that can be rewound, forked and audited",
-		Long:          rootLong,
-		Version:       a.version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Annotations:   map[string]string{exits: usual},
-		Example: `  coppice create box
+	cmd := a.bare("Sandboxes that can be rewound, forked and audited", rootLong, `  coppice create box
   coppice exec box -- sh -c 'rm -rf ~/*'
   coppice log box
-  coppice rewind box HEAD~1`,
+  coppice rewind box HEAD~1`)
+	cmd.PersistentFlags().StringVar(&a.homeFlag, "home", "", "use `DIR` instead of COPPICE_HOME")
+	cmd.AddGroup(
+		&cobra.Group{ID: groupBox, Title: "Sandboxes:"},
+		&cobra.Group{ID: groupRun, Title: "Commands:"},
+		&cobra.Group{ID: groupHistory, Title: "History:"},
+		&cobra.Group{ID: groupAccess, Title: "Access:"},
+		&cobra.Group{ID: groupGit, Title: "Repositories:"},
+		&cobra.Group{ID: groupAgents, Title: "Agents:"},
+		&cobra.Group{ID: groupDaemon, Title: "Daemon:"},
+	)
+	cmd.SetHelpCommandGroupID(groupDaemon)
+	return a.assemble(cmd,
+		a.create(), a.run(), a.fork(), a.ls(), a.status(), a.start(), a.stop(), a.rm(), a.update(), a.cp(),
+		a.exec(), a.shell(), a.attach(), a.process(), a.tournament(),
+		a.log(), a.diff(), a.rewind(), a.undo(), a.redo(), a.snapshot(),
+		a.net(), a.policy(), a.ledger(), a.token(),
+		a.git(),
+		a.mcp(), a.hook(),
+		a.serve(), a.system(),
+	)
+}
+
+// bare returns a root command without subcommands, with the flags that every command has.
+func (a *app) bare(short, long, example string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "coppice", Short: short, Long: long, Example: example, Version: a.version,
+		SilenceErrors: true, SilenceUsage: true, Annotations: map[string]string{exits: usual},
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetOut(a.out)
@@ -77,18 +96,8 @@ func (a *app) root() *cobra.Command {
 	f := cmd.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print the result as JSON")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only results and errors")
-	f.StringVar(&a.homeFlag, "home", "", "use `DIR` instead of COPPICE_HOME")
-	cmd.AddGroup(
-		&cobra.Group{ID: groupBox, Title: "Sandboxes:"},
-		&cobra.Group{ID: groupRun, Title: "Commands:"},
-		&cobra.Group{ID: groupHistory, Title: "History:"},
-		&cobra.Group{ID: groupAccess, Title: "Access:"},
-		&cobra.Group{ID: groupGit, Title: "Repositories:"},
-		&cobra.Group{ID: groupAgents, Title: "Agents:"},
-		&cobra.Group{ID: groupDaemon, Title: "Daemon:"},
-	)
 	help := &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show help for a command", GroupID: groupDaemon,
+		Use: "help [COMMAND]", Short: "Show help for a command",
 		Annotations: map[string]string{exits: usual}, Example: "  coppice help exec",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && args[0] == "exit-codes" {
@@ -105,15 +114,12 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	cmd.SetHelpCommand(help)
-	group(cmd,
-		a.create(), a.run(), a.fork(), a.ls(), a.status(), a.start(), a.stop(), a.rm(), a.update(), a.cp(),
-		a.exec(), a.shell(), a.attach(), a.process(), a.tournament(),
-		a.log(), a.diff(), a.rewind(), a.undo(), a.redo(), a.snapshot(),
-		a.net(), a.policy(), a.ledger(), a.token(),
-		a.git(),
-		a.mcp(), a.hook(),
-		a.serve(), a.system(),
-	)
+	return cmd
+}
+
+// assemble adds the subcommands of a root, and gives all commands what they have in common.
+func (a *app) assemble(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
+	group(cmd, subs...)
 	cmd.DisableFlagsInUseLine = true
 	for _, c := range family(cmd)[1:] {
 		c.Flags().SortFlags = false

@@ -4,8 +4,6 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-
-	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 func (a *app) snapshotBranches() *cobra.Command {
@@ -24,13 +22,7 @@ func (a *app) snapshotBranches() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error {
-				var t tty.Table
-				for _, n := range res.Nodes {
-					a.line(&t, "", n)
-				}
-				return t.Write(w)
-			})
+			return a.print(res, func(w io.Writer) error { return a.list(w, res.Nodes) })
 		},
 	}
 }

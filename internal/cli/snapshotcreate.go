@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,11 +43,8 @@ forks. This requires tier gvisor.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error {
-				a.tookSnapshot(res)
-				_, err := fmt.Fprintln(w, tty.Clean(res.Node))
-				return err
-			})
+			a.tookSnapshot(res)
+			return a.printID(res, res.Node)
 		},
 	}
 	cmd.Flags().StringVarP(&msg, "message", "m", "", "message `MSG` of the snapshot")

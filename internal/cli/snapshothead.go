@@ -24,10 +24,15 @@ func (a *app) snapshotHead() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, tty.Clean(res.Head))
-				return err
-			})
+			return a.printID(res, res.Head)
 		},
 	}
+}
+
+// printID prints a result whose text is the ID of a snapshot.
+func (a *app) printID(res any, id string) error {
+	return a.print(res, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, tty.Clean(id))
+		return err
+	})
 }

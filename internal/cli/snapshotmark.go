@@ -2,12 +2,10 @@ package cli
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client/wire"
-	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 func (a *app) snapshotMark() *cobra.Command {
@@ -27,21 +25,9 @@ keep their own messages. "coppice hook" configures common harnesses to do this.`
 		Args:              between(2, 3, "a sandbox, begin or end, and a message"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := wire.MarkRequest{Label: args[len(args)-1]}
-			switch {
-			case len(args) == 3:
-				req.Phase = args[1]
-			case args[1] == wire.MarkEnd:
-				req = wire.MarkRequest{Phase: wire.MarkEnd}
-			case args[1] == wire.MarkBegin:
-				return &usageError{msg: "begin requires a message",
-					hint: `as in: coppice snapshot mark ` + args[0] + ` begin "what comes"`}
-			}
-			if req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd {
-				return &usageError{
-					msg:  fmt.Sprintf("unknown phase %q: must be begin or end", req.Phase),
-					hint: "put the message in quotes",
-				}
+			req, err := markRequest(args[1:], "coppice snapshot mark "+args[0])
+			if err != nil {
+				return err
 			}
 			c, err := a.client()
 			if err != nil {
@@ -51,11 +37,28 @@ keep their own messages. "coppice hook" configures common harnesses to do this.`
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error {
-				a.tookSnapshot(res)
-				_, err := fmt.Fprintln(w, tty.Clean(res.Node))
-				return err
-			})
+			a.tookSnapshot(res)
+			return a.printID(res, res.Node)
 		},
 	}
+}
+
+// markRequest parses the arguments [begin|end] MESSAGE of a command.
+func markRequest(args []string, command string) (wire.MarkRequest, error) {
+	req := wire.MarkRequest{Label: args[len(args)-1]}
+	switch {
+	case len(args) == 2:
+		req.Phase = args[0]
+	case args[0] == wire.MarkEnd:
+		req = wire.MarkRequest{Phase: wire.MarkEnd}
+	case args[0] == wire.MarkBegin:
+		return req, &usageError{msg: "begin requires a message", hint: "as in: " + command + ` begin "what comes"`}
+	}
+	if req.Phase != wire.MarkPoint && req.Phase != wire.MarkBegin && req.Phase != wire.MarkEnd {
+		return req, &usageError{
+			msg:  fmt.Sprintf("unknown phase %q: must be begin or end", req.Phase),
+			hint: "put the message in quotes",
+		}
+	}
+	return req, nil
 }

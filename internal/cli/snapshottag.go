@@ -42,13 +42,7 @@ ID; an existing tag is moved. A tagged snapshot is never removed automatically.`
 				if err != nil {
 					return err
 				}
-				return a.print(wire.TagsResult{Tags: tags}, func(w io.Writer) error {
-					var t tty.Table
-					for _, name := range sortedKeys(tags) {
-						t.Row(tty.Clean(name), tty.Clean(tags[name]))
-					}
-					return t.Write(w)
-				})
+				return a.printTags(wire.TagsResult{Tags: tags})
 			}
 			ref := ""
 			if len(args) == 3 {
@@ -58,12 +52,19 @@ ID; an existing tag is moved. A tagged snapshot is never removed automatically.`
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, tty.Clean(res.Node))
-				return err
-			})
+			return a.printID(res, res.Node)
 		},
 	}
 	cmd.Flags().BoolVarP(&del, "delete", "d", false, "delete the tag")
 	return cmd
+}
+
+func (a *app) printTags(res wire.TagsResult) error {
+	return a.print(res, func(w io.Writer) error {
+		var t tty.Table
+		for _, name := range sortedKeys(res.Tags) {
+			t.Row(tty.Clean(name), tty.Clean(res.Tags[name]))
+		}
+		return t.Write(w)
+	})
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/tty"
@@ -105,18 +104,21 @@ func (s *server) addHistory(m *mcp.Server) {
 		about: "List the branches of the history: the snapshots without children."}, branches)
 	add(s, m, tool{name: "show", title: "One snapshot", reads: true,
 		about: "Show one snapshot and the paths that it changed against its parent."}, show)
+}
+
+func (s *server) addDiff(m *mcp.Server) {
 	add(s, m, tool{name: "diff", title: "Compare snapshots", reads: true,
 		about: "Compare two snapshots, of one sandbox or of two: the changed paths, and their contents as a unified " +
 			"patch."}, diff)
 }
 
 func head(ctx context.Context, c *call, _ noIn) (headOut, string, error) {
-	res, err := c.client.Head(ctx, c.sandbox)
+	res, err := c.history.Head(ctx)
 	return headOut(res), "HEAD is " + res.Head, err
 }
 
 func log(ctx context.Context, c *call, in pageIn) (nodesOut, string, error) {
-	res, err := c.client.Log(ctx, c.sandbox)
+	res, err := c.history.Log(ctx)
 	if err != nil {
 		return nodesOut{}, "", err
 	}
@@ -124,7 +126,7 @@ func log(ctx context.Context, c *call, in pageIn) (nodesOut, string, error) {
 }
 
 func branches(ctx context.Context, c *call, in pageIn) (nodesOut, string, error) {
-	res, err := c.client.Branches(ctx, c.sandbox)
+	res, err := c.history.Branches(ctx)
 	if err != nil {
 		return nodesOut{}, "", err
 	}
@@ -197,7 +199,7 @@ func show(ctx context.Context, c *call, in showIn) (showOut, string, error) {
 	if in.Node == "" {
 		return showOut{}, "", missingInput("show", "node")
 	}
-	res, err := c.client.Show(ctx, c.sandbox, in.Node)
+	res, err := c.history.Show(ctx, in.Node)
 	if err != nil {
 		return showOut{}, "", err
 	}
@@ -245,7 +247,7 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 			in.Other).WithHint("omit \"other\"")
 	}
 	req := wire.DiffRequest{A: in.A, B: in.B, Other: in.Other, Paths: in.Paths}
-	res, err := c.client.Diff(ctx, c.sandbox, req)
+	res, err := c.history.Diff(ctx, req)
 	if err != nil {
 		return diffOut{}, "", err
 	}
@@ -257,9 +259,10 @@ func diff(ctx context.Context, c *call, in diffIn) (diffOut, string, error) {
 	if len(some) == 0 {
 		return out, "no changes" + rest, nil
 	}
-	out.Patch, out.Truncated, err = patch(ctx, c.client, c.sandbox, req, maxText)
-	if err != nil {
-		return diffOut{}, "", err
+	if p, ok := c.history.(patcher); ok {
+		if out.Patch, out.Truncated, err = patch(ctx, p, req, maxText); err != nil {
+			return diffOut{}, "", err
+		}
 	}
 	text := fmt.Sprintf("%s from %s to %s", tty.Count(len(res.Changes), "change"), res.A, or(res.B, "the current state"))
 	text += changeLines(some) + rest + beyond(res.Truncated)
@@ -277,10 +280,10 @@ var errEnough = errors.New("enough")
 
 // patch returns unified diffs, sanitized and limited to limit bytes. It stops reading at the limit.
 func patch(
-	ctx context.Context, c *client.Client, sandbox string, req wire.DiffRequest, limit int,
+	ctx context.Context, p patcher, req wire.DiffRequest, limit int,
 ) (text string, more bool, _ error) {
 	w := &atMost{limit: limit}
-	err := c.Patch(ctx, sandbox, req, w)
+	err := p.Patch(ctx, req, w)
 	more = errors.Is(err, errEnough)
 	if err != nil && !more {
 		return "", false, err

@@ -21,6 +21,9 @@ type Options struct {
 	// Sandbox is the sandbox of all tools. If it is "", the tools have an input "sandbox", which is optional if
 	// only one sandbox exists.
 	Sandbox string
+	// Self replaces Client and Sandbox in a process in a sandbox: the tools are those that the sandbox may use on
+	// itself.
+	Self    Self
 	Version string // of this build
 	// Log receives errors between client and server; nil is slog.Default().
 	Log *slog.Logger
@@ -50,14 +53,23 @@ func newServer(opt Options) *mcp.Server {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
 	}
-	s := &server{opt: opt}
+	// The lists of tools and resources never change.
+	s, guide, capable := &server{opt: opt}, instructions, &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+	if opt.Self != nil {
+		guide = selfInstructions
+	} else {
+		capable.Resources = &mcp.ResourceCapabilities{}
+	}
 	m := mcp.NewServer(
 		&mcp.Implementation{Name: "coppice", Title: "Coppice sandboxes", Version: opt.Version},
-		&mcp.ServerOptions{Instructions: instructions, Logger: quiet(opt.Log), Capabilities: &mcp.ServerCapabilities{
-			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}, // the lists never change
-		}})
+		&mcp.ServerOptions{Instructions: guide, Logger: quiet(opt.Log), Capabilities: capable})
 	m.AddReceivingMiddleware(explainFailures)
+	if opt.Self != nil {
+		s.addSelf(m)
+		return m
+	}
 	s.addHistory(m)
+	s.addDiff(m)
 	s.addMoves(m)
 	s.addExec(m)
 	s.addBoxes(m)

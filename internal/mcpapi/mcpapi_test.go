@@ -17,28 +17,85 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/inside"
 	"github.com/coppice-dev/coppice/internal/mcpapi"
 )
 
-var update = flag.Bool("update", false, "write docs/mcp-tools.json anew")
-
-const golden = "../../docs/mcp-tools.json"
+var update = flag.Bool("update", false, "write docs/mcp-tools*.json")
 
 // TestTools_MatchDocumentation checks that the descriptions of the tools that clients receive are those in
-// docs/mcp-tools.json.
+// docs/mcp-tools.json, and for an agent in a sandbox those in docs/mcp-tools-inside.json.
 func TestTools_MatchDocumentation(t *testing.T) {
 	t.Parallel()
-	nobody := client.New(client.Options{Socket: "/nonexistent"})
-	m := meet(t, mcpapi.Options{Client: nobody})
-	res, err := m.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
+	for name, tt := range map[string]struct {
+		opt    mcpapi.Options
+		golden string
+		tools  string
+	}{
+		"outside": {
+			mcpapi.Options{Client: client.New(client.Options{Socket: "/nonexistent"})}, "../../docs/mcp-tools.json",
+			"branches checkout commit delete diff exec fork head log show status tournament",
+		},
+		"inside": {
+			mcpapi.Options{Self: inside.New("/nonexistent")}, "../../docs/mcp-tools-inside.json",
+			"branches checkout commit diff head log mark show tag",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := meet(t, tt.opt)
+			res, err := m.ListTools(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			documented(t, tt.golden, res.Tools)
+			var names []string
+			for _, tool := range res.Tools {
+				names = append(names, tool.Name)
+				if tool.Title == "" || tool.Description == "" || tool.Annotations == nil ||
+					tool.Annotations.DestructiveHint == nil || tool.Annotations.OpenWorldHint == nil {
+					t.Errorf("%s is not described: %+v", tool.Name, tool)
+				}
+				described(t, tool.Name+" input", tool.InputSchema)
+				described(t, tool.Name+" output", tool.OutputSchema)
+			}
+			slices.Sort(names)
+			if got := strings.Join(names, " "); got != tt.tools {
+				t.Errorf("the tools are %s, not %s", got, tt.tools)
+			}
+			init := m.InitializeResult()
+			if init.ServerInfo.Name != "coppice" || !strings.Contains(init.Instructions, "history") {
+				t.Errorf("the server describes itself as: %+v", init)
+			}
+		})
 	}
+}
+
+func TestTools_OfBoundServerHaveNoSandbox(t *testing.T) {
+	t.Parallel()
+	for _, opt := range []mcpapi.Options{
+		{Client: client.New(client.Options{Socket: "/nonexistent"}), Sandbox: "box"}, {Self: inside.New("/nonexistent")},
+	} {
+		res, err := meet(t, opt).ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range res.Tools {
+			if props, _ := tool.InputSchema.(map[string]any)["properties"].(map[string]any); props["sandbox"] != nil {
+				t.Errorf("%s has the input sandbox", tool.Name)
+			}
+		}
+	}
+}
+
+// documented compares tools with a golden file.
+func documented(t *testing.T, golden string, tools []*mcp.Tool) {
+	t.Helper()
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(res.Tools); err != nil {
+	if err := enc.Encode(tools); err != nil {
 		t.Fatal(err)
 	}
 	if *update {
@@ -52,36 +109,6 @@ func TestTools_MatchDocumentation(t *testing.T) {
 	}
 	if !bytes.Equal(b.Bytes(), want) {
 		t.Errorf("the tools are not those of %s; if they are to change, run this test with -update", golden)
-	}
-
-	var names []string
-	for _, tool := range res.Tools {
-		names = append(names, tool.Name)
-		if tool.Title == "" || tool.Description == "" || tool.Annotations == nil || tool.Annotations.DestructiveHint == nil ||
-			tool.Annotations.OpenWorldHint == nil {
-			t.Errorf("%s is not described: %+v", tool.Name, tool)
-		}
-		described(t, tool.Name+" input", tool.InputSchema)
-		described(t, tool.Name+" output", tool.OutputSchema)
-	}
-	slices.Sort(names)
-	if want := "branches checkout commit delete diff exec fork head log show status tournament"; strings.Join(names,
-		" ") != want {
-		t.Errorf("the tools are %s, not %s", names, want)
-	}
-	if init := m.InitializeResult(); init.ServerInfo.Name != "coppice" || !strings.Contains(init.Instructions, "history") {
-		t.Errorf("the server describes itself as: %+v", init)
-	}
-
-	bound := meet(t, mcpapi.Options{Client: nobody, Sandbox: sandbox})
-	if res, err = bound.ListTools(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	for _, tool := range res.Tools {
-		props, _ := tool.InputSchema.(map[string]any)["properties"].(map[string]any)
-		if props["sandbox"] != nil {
-			t.Errorf("%s of a bound server has the input sandbox", tool.Name)
-		}
 	}
 }
 

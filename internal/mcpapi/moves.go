@@ -43,19 +43,23 @@ func (s *server) addMoves(m *mcp.Server) {
 	add(s, m, tool{name: "checkout", title: "Rewind to a snapshot", destroys: true, repeats: true,
 		about: "Rewind the whole file system of the sandbox to a snapshot. The current state is captured first, so " +
 			"that it can be restored. Running processes are stopped, unless in_place is given."}, checkout)
-	add(s, m, tool{name: "commit", title: "Take a snapshot",
-		about: "Take a snapshot of the current state with a message. It is kept when " +
-			"old automatic snapshots are deleted."}, commit)
+	s.addCommit(m)
 	add(s, m, tool{name: "delete", title: "Delete a snapshot", destroys: true,
 		about: "Delete a snapshot from the history permanently. Its children remain and keep their content. The " +
 			"HEAD and the only snapshot cannot be deleted."}, remove)
+}
+
+func (s *server) addCommit(m *mcp.Server) {
+	add(s, m, tool{name: "commit", title: "Take a snapshot",
+		about: "Take a snapshot of the current state with a message. It is kept when " +
+			"old automatic snapshots are deleted."}, commit)
 }
 
 func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string, error) {
 	if in.Node == "" {
 		return checkoutOut{}, "", missingInput("checkout", "node")
 	}
-	res, err := c.client.Checkout(ctx, c.sandbox, wire.CheckoutRequest{Node: in.Node, InPlace: in.InPlace})
+	res, err := c.history.Checkout(ctx, wire.CheckoutRequest{Node: in.Node, InPlace: in.InPlace})
 	if err != nil {
 		return checkoutOut{}, "", err
 	}
@@ -83,15 +87,21 @@ func checkout(ctx context.Context, c *call, in checkoutIn) (checkoutOut, string,
 }
 
 func commit(ctx context.Context, c *call, in commitIn) (commitOut, string, error) {
-	res, err := c.client.Commit(ctx, c.sandbox, in.Message)
+	res, err := c.history.Commit(ctx, in.Message)
 	if err != nil {
 		return commitOut{}, "", err
 	}
+	out, text := committed(res)
+	return out, text, nil
+}
+
+// committed returns the result of commit and mark, and its text.
+func committed(res wire.CommitResult) (commitOut, string) {
 	text := fmt.Sprintf("snapshot %s: %s changed", res.Node, tty.Count(res.Paths, "path"))
 	if !res.Changed {
 		text = "nothing has changed since snapshot " + res.Node
 	}
-	return commitOut{Node: res.Node, Head: res.Head, Changed: res.Changed, Paths: res.Paths, Bytes: res.Bytes}, text, nil
+	return commitOut{Node: res.Node, Head: res.Head, Changed: res.Changed, Paths: res.Paths, Bytes: res.Bytes}, text
 }
 
 func remove(ctx context.Context, c *call, in nodeIn) (headOut, string, error) {

@@ -82,7 +82,7 @@ func (s *server) readDiff(ctx context.Context, req *mcp.ReadResourceRequest) (*m
 	if err != nil || what != "diff" || len(args) != 2 {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	text, more, err := patch(ctx, s.opt.Client, sandbox, wire.DiffRequest{A: args[0], B: args[1]}, maxResource)
+	text, more, err := patch(ctx, remote{s.opt.Client, sandbox}, wire.DiffRequest{A: args[0], B: args[1]}, maxResource)
 	if err != nil {
 		return nil, unreadable(uri, err)
 	}

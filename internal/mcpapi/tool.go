@@ -40,9 +40,11 @@ type located interface{ where() string }
 
 // call is one call of a tool.
 type call struct {
-	client  *client.Client
-	sandbox string // "" only for tool.anywhere
-	alone   bool   // it is the only accessible sandbox
+	history History
+	self    Self           // nil outside a sandbox
+	client  *client.Client // nil inside a sandbox
+	sandbox string         // "" only for tool.anywhere
+	alone   bool           // it is the only accessible sandbox
 	beat    *beat
 }
 
@@ -52,7 +54,7 @@ func add[In located, Out any](
 ) {
 	no := false
 	in, out := schema[In](), schema[Out]()
-	if s.opt.Sandbox != "" {
+	if s.bound() {
 		for _, names := range []string{"sandbox", "other"} {
 			delete(in.Properties, names)
 			in.PropertyOrder = slices.DeleteFunc(in.PropertyOrder, func(p string) bool { return p == names })
@@ -67,11 +69,11 @@ func add[In located, Out any](
 		&mcp.Tool{Name: t.name, Title: t.title, Description: t.about, InputSchema: in, OutputSchema: out, Annotations: hints},
 		func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 			var none Out
-			name, err := s.find(ctx, in.where(), t.anywhere)
+			c, err := s.call(ctx, in.where(), t.anywhere)
 			if err != nil {
 				return nil, none, err
 			}
-			c := &call{client: s.opt.Client, sandbox: name, alone: s.opt.Sandbox != "", beat: startBeat(ctx, t.name, req)}
+			c.beat = startBeat(ctx, t.name, req)
 			res, text, err := fn(ctx, c, in)
 			c.beat.end()
 			if err != nil {
@@ -79,6 +81,21 @@ func add[In located, Out any](
 			}
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, res, nil
 		})
+}
+
+// bound reports whether all tools use one sandbox.
+func (s *server) bound() bool { return s.opt.Sandbox != "" || s.opt.Self != nil }
+
+// call returns a call of a tool on the named sandbox.
+func (s *server) call(ctx context.Context, name string, anywhere bool) (*call, error) {
+	if s.opt.Self != nil {
+		return &call{history: s.opt.Self, self: s.opt.Self, alone: true}, nil
+	}
+	name, err := s.find(ctx, name, anywhere)
+	if err != nil {
+		return nil, err
+	}
+	return &call{history: remote{s.opt.Client, name}, client: s.opt.Client, sandbox: name, alone: s.bound()}, nil
 }
 
 // schema returns the schema of T. Lists are never null: an absent optional field is omitted.
