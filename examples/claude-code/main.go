@@ -1,5 +1,5 @@
-// Command claude-code runs Claude Code in a sandbox with a scripted model, and rewinds the sandbox after the
-// agent has deleted itself: see README.md.
+// Command claude-code runs Claude Code in a sandbox with a scripted model. The agent deletes itself and rewinds its own
+// sandbox: see README.md.
 package main
 
 import (
@@ -30,8 +30,7 @@ func main() {
 // play runs the agent that is installed in the directory install.
 func play(ctx context.Context, install, sandbox string) error {
 	claude := filepath.Join(install, "node_modules/.bin/claude")
-	srv := model.New(
-		model.Story(model.Stage{Coppice: coppice, Sandbox: sandbox, Claude: claude, Doomed: []string{install}}))
+	srv := model.New(model.SelfStory(model.Stage{Claude: claude, Doomed: []string{install}}))
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -40,7 +39,7 @@ func play(ctx context.Context, install, sandbox string) error {
 	go http.Serve(l, srv) //nolint:errcheck,gosec // until we end
 
 	// The model listens on the host's 127.0.0.1.
-	if _, err := coppice(ctx, "create", sandbox, "--net", "host"); err != nil {
+	if _, err := coppice(ctx, "create", sandbox, "--net", "host", "--self", "rewind"); err != nil {
 		return err
 	}
 	home, err := os.UserHomeDir()
@@ -51,11 +50,21 @@ func play(ctx context.Context, install, sandbox string) error {
 	if _, err := coppice(ctx, "exec", sandbox, "--", "mkdir", "-p", work); err != nil {
 		return err
 	}
+	// The program is in a temporary directory, which the sandbox does not see.
+	program, err := exec.LookPath("coppice")
+	if err != nil {
+		return err
+	}
+	inside := filepath.Join(work, "coppice")
+	if _, err := coppice(ctx, "cp", program, sandbox+":"+inside); err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, "coppice", "run", "--in", sandbox, "--workdir", work,
 		"-e", "CLAUDE_CONFIG_DIR="+filepath.Join(work, ".claude"),
 		"-e", "ANTHROPIC_BASE_URL=http://"+l.Addr().String(), "-e", "ANTHROPIC_AUTH_TOKEN=none",
 		"-e", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "-e", "DISABLE_AUTOUPDATER=1",
-		"--", claude, "--allowedTools", "Bash,Write", "--print", "Count to one thousand.")
+		"--", claude, "--mcp-config", `{"mcpServers":{"coppice":{"command":"`+inside+`","args":["mcp"]}}}`,
+		"--allowedTools", "Bash,Write,mcp__coppice", "--print", "Count to one thousand.")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return errors.Join(cmd.Run(), srv.Err())
 }
