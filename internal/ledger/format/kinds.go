@@ -112,22 +112,22 @@ func newBody(k Kind) Body {
 
 // Apply records that the changes of a sandbox were applied to a branch of its repository, on the host.
 type Apply struct {
-	Changes int64    `json:"changes" jsonschema:"How many paths changed"`
-	Marks   []string `json:"marks,omitempty" jsonschema:"Those of them that the host would later run or trust, and that a person had reviewed"`
-	New     string   `json:"new,omitempty" jsonschema:"Commit that the branch is now; absent where only files changed"`
-	Old     string   `json:"old" jsonschema:"Commit that it was"`
-	Onto    string   `json:"onto,omitempty" jsonschema:"The branch, in full; absent where only files changed"`
+	Changes int64    `json:"changes" jsonschema:"Number of changed paths"`
+	Marks   []string `json:"marks,omitempty" jsonschema:"Files that the host would later run or trust, and that a person has reviewed"`
+	New     string   `json:"new,omitempty" jsonschema:"Commit of the branch afterwards; absent if only files changed"`
+	Old     string   `json:"old" jsonschema:"Commit before"`
+	Onto    string   `json:"onto,omitempty" jsonschema:"Full name of the branch; absent if only files changed"`
 	Repo    string   `json:"repo" jsonschema:"Top of the work tree, on the host"`
-	Way     string   `json:"way" jsonschema:"How: squash, merge, rebase or patch"`
+	Way     string   `json:"way" jsonschema:"Method: squash, merge, rebase or patch"`
 	Work    string   `json:"work" jsonschema:"Commit of the sandbox's files that was applied"`
 }
 
 // Approval records that a person answered a pending request.
 type Approval struct {
-	Answer   string `json:"answer" jsonschema:"What was answered: allow or deny"`
-	By       string `json:"by" jsonschema:"Who answered, as the daemon knows them"`
-	Question string `json:"question" jsonschema:"What was asked for"`
-	Until    string `json:"until,omitempty" jsonschema:"Until when the answer holds; absent for good"`
+	Answer   string `json:"answer" jsonschema:"Answer: allow or deny"`
+	By       string `json:"by" jsonschema:"Caller that answered, as known to the daemon"`
+	Question string `json:"question" jsonschema:"Requested destination"`
+	Until    string `json:"until,omitempty" jsonschema:"Time when the answer expires; absent if it does not expire"`
 }
 
 // Archive records that older segments of the sandbox were compressed. They still verify.
@@ -138,78 +138,78 @@ type Archive struct {
 
 // Create records that the sandbox was created.
 type Create struct {
-	Base       string   `json:"base" jsonschema:"What its root file system is made from"`
-	Commit     string   `json:"commit,omitempty" jsonschema:"The commit of the repository that it begins at"`
-	Driver     string   `json:"driver,omitempty" jsonschema:"How its root file system is versioned"`
-	From       string   `json:"from,omitempty" jsonschema:"Id of the sandbox it is a fork of"`
-	Labels     []string `json:"labels,omitempty" jsonschema:"Its labels, as KEY=VALUE, redacted; later changes of them are not recorded"`
-	Repository string   `json:"repository,omitempty" jsonschema:"The work tree on the host of the git repository that it works on"`
-	Snapshot   string   `json:"snapshot,omitempty" jsonschema:"Snapshot it begins at"`
-	Start      string   `json:"start,omitempty" jsonschema:"The commit, on the one that it begins at, of what was not committed and is in it"`
+	Base       string   `json:"base" jsonschema:"Source of its root file system"`
+	Commit     string   `json:"commit,omitempty" jsonschema:"Commit of the repository that it starts from"`
+	Driver     string   `json:"driver,omitempty" jsonschema:"Driver of its root file system"`
+	From       string   `json:"from,omitempty" jsonschema:"ID of the sandbox that it is a fork of"`
+	Labels     []string `json:"labels,omitempty" jsonschema:"Labels, as KEY=VALUE, redacted; later changes are not recorded"`
+	Repository string   `json:"repository,omitempty" jsonschema:"Work tree, on the host, of the git repository that it works on"`
+	Snapshot   string   `json:"snapshot,omitempty" jsonschema:"Snapshot that it starts from"`
+	Start      string   `json:"start,omitempty" jsonschema:"Commit, on the one that it starts from, with the included uncommitted changes"`
 }
 
 // Delete records that the sandbox was removed or, among the records of host, that its ledger was removed.
 type Delete struct {
-	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, where the ledger goes as well"`
-	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger goes as well"`
-	Records int64  `json:"records,omitempty" jsonschema:"How many records it had, where the ledger goes as well"`
-	Sandbox string `json:"sandbox" jsonschema:"Id of what is deleted"`
+	Head    string `json:"head,omitempty" jsonschema:"Hash of its last record, if the ledger is removed too"`
+	Ledger  bool   `json:"ledger" jsonschema:"Whether its ledger is removed too"`
+	Records int64  `json:"records,omitempty" jsonschema:"Number of its records, if the ledger is removed too"`
+	Sandbox string `json:"sandbox" jsonschema:"ID of the deleted object"`
 }
 
 // Denial records that a file or a system call was refused, perhaps several times.
 type Denial struct {
-	Count   int64  `json:"count" jsonschema:"How often"`
-	Exec    string `json:"exec,omitempty" jsonschema:"Id of the command"`
-	Path    string `json:"path,omitempty" jsonschema:"The file"`
-	PID     int64  `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
-	Program string `json:"program,omitempty" jsonschema:"What the process ran, as the inside names it"`
-	Reason  string `json:"reason" jsonschema:"Why it was refused"`
-	Syscall string `json:"syscall,omitempty" jsonschema:"The system call"`
+	Count   int64  `json:"count" jsonschema:"Number of times"`
+	Exec    string `json:"exec,omitempty" jsonschema:"ID of the command"`
+	Path    string `json:"path,omitempty" jsonschema:"File"`
+	PID     int64  `json:"pid,omitempty" jsonschema:"Process ID in the sandbox"`
+	Program string `json:"program,omitempty" jsonschema:"Program of the process, by its path in the sandbox"`
+	Reason  string `json:"reason" jsonschema:"Reason of the refusal"`
+	Syscall string `json:"syscall,omitempty" jsonschema:"System call"`
 }
 
 // Drop records that snapshots were removed. Snapshots on top of them did not change.
 type Drop struct {
-	Reason    string   `json:"reason" jsonschema:"Why: asked, retention, unreferenced or lost"`
-	Snapshots []string `json:"snapshots,omitempty" jsonschema:"Their ids"`
+	Reason    string   `json:"reason" jsonschema:"Reason: asked, retention, unreferenced or lost"`
+	Snapshots []string `json:"snapshots,omitempty" jsonschema:"IDs"`
 }
 
 // Exec records the start of a command.
 type Exec struct {
-	Args []string `json:"args,omitempty" jsonschema:"The command, redacted"`
+	Args []string `json:"args,omitempty" jsonschema:"Command, redacted"`
 	Dir  string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
 	Env  []string `json:"env,omitempty" jsonschema:"Names of its environment variables; never their values"`
-	Exec string   `json:"exec" jsonschema:"Id of the command"`
+	Exec string   `json:"exec" jsonschema:"ID of the command"`
 	TTY  bool     `json:"tty,omitempty" jsonschema:"Whether it has a terminal"`
-	User string   `json:"user,omitempty" jsonschema:"The user that it runs as inside"`
+	User string   `json:"user,omitempty" jsonschema:"User that it runs as in the sandbox"`
 }
 
 // Exit records the exit of a command.
 type Exit struct {
 	Before        string    `json:"before,omitempty" jsonschema:"Snapshot before the command"`
-	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, 256 at most"`
-	ChangesTotal  int64     `json:"changes_total,omitempty" jsonschema:"How many paths it changed"`
-	Code          int       `json:"code" jsonschema:"Exit code; 255 with a reason where it is not known"`
-	Denials       int64     `json:"denials,omitempty" jsonschema:"How many denials were recorded of the sandbox while it ran"`
-	DurationNanos int64     `json:"duration_ns" jsonschema:"How long it ran, in nanoseconds"`
-	Exec          string    `json:"exec" jsonschema:"Id of the command"`
-	Output        []Output  `json:"output,omitempty" jsonschema:"What it wrote"`
-	Reason        string    `json:"reason,omitempty" jsonschema:"Why it was ended, where it was"`
-	Resources     Resources `json:"resources" jsonschema:"What it used, and those of its descendants that it waited for"`
-	Signal        string    `json:"signal,omitempty" jsonschema:"The signal that ended it"`
+	Changes       []Change  `json:"changes,omitempty" jsonschema:"Paths that it changed, at most 256"`
+	ChangesTotal  int64     `json:"changes_total,omitempty" jsonschema:"Number of paths that it changed"`
+	Code          int       `json:"code" jsonschema:"Exit code; 255 with a reason if it is not known"`
+	Denials       int64     `json:"denials,omitempty" jsonschema:"Number of denials that were recorded of the sandbox while it ran"`
+	DurationNanos int64     `json:"duration_ns" jsonschema:"Duration, in nanoseconds"`
+	Exec          string    `json:"exec" jsonschema:"ID of the command"`
+	Output        []Output  `json:"output,omitempty" jsonschema:"Output"`
+	Reason        string    `json:"reason,omitempty" jsonschema:"Reason of its end, if it was ended"`
+	Resources     Resources `json:"resources" jsonschema:"Resources used by it and by the descendants that it waited for"`
+	Signal        string    `json:"signal,omitempty" jsonschema:"Signal that ended it"`
 	Snapshot      string    `json:"snapshot,omitempty" jsonschema:"Snapshot after the command"`
 }
 
 // Change is a path that a command changed.
 type Change struct {
 	Change string `json:"change" jsonschema:"added, changed or removed"`
-	Path   string `json:"path" jsonschema:"The path inside, redacted"`
+	Path   string `json:"path" jsonschema:"Path in the sandbox, redacted"`
 }
 
 // Output is the output of a command on one stream, redacted.
 type Output struct {
-	Blob    string `json:"blob,omitempty" jsonschema:"Name of the blob with what was kept: 64 hex digits"`
-	Bytes   int64  `json:"bytes" jsonschema:"How many bytes the blob has"`
-	Dropped int64  `json:"dropped,omitempty" jsonschema:"How many of the bytes that it wrote were not kept"`
+	Blob    string `json:"blob,omitempty" jsonschema:"Name of the blob with the kept output: 64 hex digits"`
+	Bytes   int64  `json:"bytes" jsonschema:"Size of the blob, in bytes"`
+	Dropped int64  `json:"dropped,omitempty" jsonschema:"Number of bytes of its output that were not kept"`
 	Stream  string `json:"stream" jsonschema:"stdout, stderr or terminal"`
 }
 
@@ -217,44 +217,44 @@ type Output struct {
 type Resources struct {
 	MaxRSSBytes  int64 `json:"max_rss_bytes,omitempty" jsonschema:"Most memory that one process held, in bytes"`
 	SystemMicros int64 `json:"system_us,omitempty" jsonschema:"Processor time in the kernel, in microseconds"`
-	UserMicros   int64 `json:"user_us,omitempty" jsonschema:"Processor time outside of it, in microseconds"`
+	UserMicros   int64 `json:"user_us,omitempty" jsonschema:"Processor time in user mode, in microseconds"`
 }
 
 // Fork records that another sandbox was forked from this one.
 type Fork struct {
-	Child    string `json:"child" jsonschema:"Id of the sandbox that was made"`
-	Memory   string `json:"memory,omitempty" jsonschema:"The memory image that its processes resume from: sha256 of its manifest"`
-	Snapshot string `json:"snapshot" jsonschema:"Snapshot it begins at"`
+	Child    string `json:"child" jsonschema:"ID of the created sandbox"`
+	Memory   string `json:"memory,omitempty" jsonschema:"Memory image that its processes resume from: SHA-256 of its manifest"`
+	Snapshot string `json:"snapshot" jsonschema:"Snapshot that it starts from"`
 }
 
 // Grant records that a secret was granted, used, or revoked.
 type Grant struct {
 	Event string `json:"event" jsonschema:"given, used, refused, revoked or expired"`
 	Grant string `json:"grant" jsonschema:"Name of the grant; never the secret"`
-	Host  string `json:"host,omitempty" jsonschema:"The host it was used for"`
-	Until string `json:"until,omitempty" jsonschema:"Until when it holds"`
+	Host  string `json:"host,omitempty" jsonschema:"Host that it was used for"`
+	Until string `json:"until,omitempty" jsonschema:"Time when it expires"`
 }
 
 // Key records that the key that signs the log was changed.
 type Key struct {
-	New       string `json:"new" jsonschema:"The new verifier key"`
-	Old       string `json:"old" jsonschema:"The old verifier key"`
-	Statement string `json:"statement" jsonschema:"The note by which the old key signs the new one"`
+	New       string `json:"new" jsonschema:"New verifier key"`
+	Old       string `json:"old" jsonschema:"Old verifier key"`
+	Statement string `json:"statement" jsonschema:"Statement by which the old key signs the new one"`
 }
 
 // Limit records that a limit was reached.
 type Limit struct {
-	Exec  string `json:"exec,omitempty" jsonschema:"Id of the command"`
-	Limit string `json:"limit" jsonschema:"The limit, as the policy calls it"`
-	Value int64  `json:"value,omitempty" jsonschema:"The limit's value, in its unit"`
+	Exec  string `json:"exec,omitempty" jsonschema:"ID of the command"`
+	Limit string `json:"limit" jsonschema:"Name of the limit in the policy"`
+	Value int64  `json:"value,omitempty" jsonschema:"Value of the limit, in its unit"`
 }
 
 // Lost records that records were lost.
 type Lost struct {
-	Count   int64  `json:"count" jsonschema:"How many; 0 where that is not known"`
-	Of      string `json:"of,omitempty" jsonschema:"Their kind, where it is known"`
-	Reason  string `json:"reason" jsonschema:"Why"`
-	Through int64  `json:"through,omitempty" jsonschema:"Of programs, as there"`
+	Count   int64  `json:"count" jsonschema:"Number of lost records; 0 if it is not known"`
+	Of      string `json:"of,omitempty" jsonschema:"Kind of the lost records, if it is known"`
+	Reason  string `json:"reason" jsonschema:"Reason"`
+	Through int64  `json:"through,omitempty" jsonschema:"Number of the last start or exit of a program, as in a record of programs"`
 }
 
 // Network records a decision of the gate, perhaps made several times.
@@ -262,14 +262,14 @@ type Network struct {
 	Addr     string `json:"addr,omitempty" jsonschema:"Address"`
 	BytesIn  int64  `json:"bytes_in,omitempty" jsonschema:"Bytes to the sandbox"`
 	BytesOut int64  `json:"bytes_out,omitempty" jsonschema:"Bytes from the sandbox"`
-	Count    int64  `json:"count" jsonschema:"How often"`
-	Host     string `json:"host,omitempty" jsonschema:"Name it was resolved from"`
+	Count    int64  `json:"count" jsonschema:"Number of times"`
+	Host     string `json:"host,omitempty" jsonschema:"Name that resolved to the address"`
 	Method   string `json:"method,omitempty" jsonschema:"Method of the HTTP request"`
 	Path     string `json:"path,omitempty" jsonschema:"Path of the HTTP request, redacted"`
 	Port     int    `json:"port,omitempty" jsonschema:"Port"`
 	Proto    string `json:"proto" jsonschema:"tcp, udp, dns, http, or another"`
-	Reason   string `json:"reason,omitempty" jsonschema:"Why"`
-	Rule     string `json:"rule,omitempty" jsonschema:"The rule that decided"`
+	Reason   string `json:"reason,omitempty" jsonschema:"Reason"`
+	Rule     string `json:"rule,omitempty" jsonschema:"Rule that decided"`
 	Verdict  string `json:"verdict" jsonschema:"allow or deny"`
 }
 
@@ -280,11 +280,11 @@ type Pause struct {
 
 // Policy records that the policy of the sandbox was changed.
 type Policy struct {
-	After  string `json:"after" jsonschema:"Digest of the policy from now on"`
-	Before string `json:"before" jsonschema:"Digest of the policy until now"`
-	By     string `json:"by,omitempty" jsonschema:"Who changed it, as the daemon knows them"`
-	Reason string `json:"reason,omitempty" jsonschema:"Why"`
-	Until  string `json:"until,omitempty" jsonschema:"Until when it holds"`
+	After  string `json:"after" jsonschema:"Digest of the policy afterwards"`
+	Before string `json:"before" jsonschema:"Digest of the policy before"`
+	By     string `json:"by,omitempty" jsonschema:"Caller that changed it, as known to the daemon"`
+	Reason string `json:"reason,omitempty" jsonschema:"Reason"`
+	Until  string `json:"until,omitempty" jsonschema:"Time when it expires"`
 }
 
 // Program records the start of a program, or of many similar ones. With the observer sandbox, the start was
@@ -294,101 +294,101 @@ type Policy struct {
 type Program struct {
 	Args          []string `json:"args,omitempty" jsonschema:"Arguments, redacted"`
 	Code          int      `json:"code,omitempty" jsonschema:"Exit code"`
-	Count         int64    `json:"count" jsonschema:"How many were started that are alike"`
+	Count         int64    `json:"count" jsonschema:"Number of programs with the same description"`
 	Dir           string   `json:"dir,omitempty" jsonschema:"Working directory, redacted"`
-	DurationNanos int64    `json:"duration_ns,omitempty" jsonschema:"How long it ran, or all of them, in nanoseconds"`
-	Exec          string   `json:"exec,omitempty" jsonschema:"Id of the command that it belongs to"`
-	Failed        int64    `json:"failed,omitempty" jsonschema:"How many of them failed"`
-	List          string   `json:"list,omitempty" jsonschema:"Name of the blob with each of them, where they are several: 64 hex digits"`
-	Parent        int64    `json:"parent,omitempty" jsonschema:"Parent process, as the inside numbers it"`
-	Path          string   `json:"path" jsonschema:"The program"`
-	PID           int64    `json:"pid,omitempty" jsonschema:"Process, as the inside numbers it"`
-	Started       string   `json:"started,omitempty" jsonschema:"When it was started, or the first of them"`
-	Through       int64    `json:"through,omitempty" jsonschema:"Number, since the sandbox had processes, of the last beginning or end of a program that this and earlier records tell of"`
+	DurationNanos int64    `json:"duration_ns,omitempty" jsonschema:"Duration, or the sum of the durations, in nanoseconds"`
+	Exec          string   `json:"exec,omitempty" jsonschema:"ID of the command that it belongs to"`
+	Failed        int64    `json:"failed,omitempty" jsonschema:"Number of them that failed"`
+	List          string   `json:"list,omitempty" jsonschema:"Name of the blob that lists each of them, if there are several: 64 hex digits"`
+	Parent        int64    `json:"parent,omitempty" jsonschema:"Process ID of the parent in the sandbox"`
+	Path          string   `json:"path" jsonschema:"Program"`
+	PID           int64    `json:"pid,omitempty" jsonschema:"Process ID in the sandbox"`
+	Started       string   `json:"started,omitempty" jsonschema:"Start time, of the first if there are several"`
+	Through       int64    `json:"through,omitempty" jsonschema:"Number of the last start or exit of a program, counted since the start of the sandbox, that this and earlier records contain"`
 }
 
 // Propose records that the work of a sandbox was proposed to a reviewer, as a branch of the repository that
 // the sandbox works on.
 type Propose struct {
-	Base     string `json:"base" jsonschema:"The frozen commit of the repository"`
-	Branch   string `json:"branch" jsonschema:"The branch that is set"`
-	Changes  int64  `json:"changes" jsonschema:"How many files differ between start and work"`
-	Marks    int64  `json:"marks,omitempty" jsonschema:"How many of them a host would run or trust later"`
-	Snapshot string `json:"snapshot" jsonschema:"Snapshot that work is the files of"`
-	Start    string `json:"start" jsonschema:"Commit that the sandbox began with"`
-	Tip      string `json:"tip" jsonschema:"Commit that its HEAD is"`
-	Work     string `json:"work" jsonschema:"Commit that is proposed: tip, or one on it of what is not committed"`
+	Base     string `json:"base" jsonschema:"Pinned commit of the repository"`
+	Branch   string `json:"branch" jsonschema:"Branch that is set"`
+	Changes  int64  `json:"changes" jsonschema:"Number of files that differ between start and work"`
+	Marks    int64  `json:"marks,omitempty" jsonschema:"Number of changed files that a host would run or trust later"`
+	Snapshot string `json:"snapshot" jsonschema:"Snapshot with the files of work"`
+	Start    string `json:"start" jsonschema:"Commit that the sandbox started from"`
+	Tip      string `json:"tip" jsonschema:"Commit of its HEAD"`
+	Work     string `json:"work" jsonschema:"Proposed commit: the tip, or a commit on it with the uncommitted changes"`
 }
 
 // Rebase records that the work in a repository was moved onto another commit of it.
 type Rebase struct {
-	Conflicts int64  `json:"conflicts,omitempty" jsonschema:"How many files are left to be resolved"`
-	From      string `json:"from" jsonschema:"Commit that it stood on"`
+	Conflicts int64  `json:"conflicts,omitempty" jsonschema:"Number of files with unresolved conflicts"`
+	From      string `json:"from" jsonschema:"Commit that it was based on"`
 	Snapshot  string `json:"snapshot,omitempty" jsonschema:"Snapshot before"`
-	To        string `json:"to" jsonschema:"Commit that it stands on"`
+	To        string `json:"to" jsonschema:"Commit that it is based on"`
 }
 
 // Rekey records a step of re-keying a fork of running processes, before anything of it passes the gate.
 type Rekey struct {
-	Detail string `json:"detail,omitempty" jsonschema:"What was done, for people"`
-	Error  string `json:"error,omitempty" jsonschema:"Why it failed; the sandbox is quarantined then"`
-	Step   string `json:"step" jsonschema:"What: certificates, hostname, machine-id, random, ssh-host-keys, hook, gate, or another"`
+	Detail string `json:"detail,omitempty" jsonschema:"Description of the event, for people"`
+	Error  string `json:"error,omitempty" jsonschema:"Reason of the failure; the sandbox is then quarantined"`
+	Step   string `json:"step" jsonschema:"Step: certificates, hostname, machine-id, random, ssh-host-keys, hook, gate, or another"`
 }
 
 // Rollback records that the sandbox was brought to another snapshot.
 type Rollback struct {
-	From    string `json:"from" jsonschema:"Snapshot of what was left"`
+	From    string `json:"from" jsonschema:"Snapshot of the state before"`
 	InPlace bool   `json:"in_place,omitempty" jsonschema:"Whether processes were left running"`
-	Memory  string `json:"memory,omitempty" jsonschema:"The memory image that its processes resume from: sha256 of its manifest"`
-	To      string `json:"to" jsonschema:"Snapshot it went to"`
+	Memory  string `json:"memory,omitempty" jsonschema:"Memory image that its processes resume from: SHA-256 of its manifest"`
+	To      string `json:"to" jsonschema:"Snapshot afterwards"`
 }
 
 // Session records that a client attached to a terminal, or detached from it.
 type Session struct {
-	By    string `json:"by,omitempty" jsonschema:"Who, as the daemon knows them"`
+	By    string `json:"by,omitempty" jsonschema:"Caller, as known to the daemon"`
 	Event string `json:"event" jsonschema:"attached or left"`
-	Exec  string `json:"exec" jsonschema:"Id of the command"`
+	Exec  string `json:"exec" jsonschema:"ID of the command"`
 }
 
 // Snapshot records that a snapshot of the sandbox was taken.
 type Snapshot struct {
-	Cause    string `json:"cause" jsonschema:"Why: exec, auto, manual, fork, import or checkout"`
-	Changes  int64  `json:"changes,omitempty" jsonschema:"How many paths differ from its parent"`
-	Label    string `json:"label,omitempty" jsonschema:"What it was labelled, redacted"`
-	Memory   string `json:"memory,omitempty" jsonschema:"The image of what its processes had in memory, if it has one: sha256 of its manifest"`
-	Parent   string `json:"parent,omitempty" jsonschema:"The snapshot before"`
-	Snapshot string `json:"snapshot" jsonschema:"Its id"`
+	Cause    string `json:"cause" jsonschema:"Cause: exec, auto, manual, fork, import or checkout"`
+	Changes  int64  `json:"changes,omitempty" jsonschema:"Number of paths that differ from its parent"`
+	Label    string `json:"label,omitempty" jsonschema:"Message, redacted"`
+	Memory   string `json:"memory,omitempty" jsonschema:"Memory image of its processes, if it has one: SHA-256 of its manifest"`
+	Parent   string `json:"parent,omitempty" jsonschema:"Snapshot before"`
+	Snapshot string `json:"snapshot" jsonschema:"ID"`
 }
 
 // Start records that the sandbox was started.
 type Start struct {
-	Enforced []string `json:"enforced,omitempty" jsonschema:"What is enforced"`
-	Lacking  []string `json:"lacking,omitempty" jsonschema:"What this host cannot enforce"`
+	Enforced []string `json:"enforced,omitempty" jsonschema:"Enforced protections"`
+	Lacking  []string `json:"lacking,omitempty" jsonschema:"Protections that this host cannot enforce"`
 }
 
 // Stop records that the sandbox was stopped.
 type Stop struct {
-	Reason string `json:"reason,omitempty" jsonschema:"Why"`
+	Reason string `json:"reason,omitempty" jsonschema:"Reason"`
 }
 
 // Tournament records that candidates were tried in forks.
 type Tournament struct {
-	Candidates []Candidate `json:"candidates,omitempty" jsonschema:"All of them"`
-	Snapshot   string      `json:"snapshot,omitempty" jsonschema:"Snapshot they began at"`
-	Winner     string      `json:"winner,omitempty" jsonschema:"Name of the best; absent for none"`
+	Candidates []Candidate `json:"candidates,omitempty" jsonschema:"All candidates"`
+	Snapshot   string      `json:"snapshot,omitempty" jsonschema:"Snapshot that they started from"`
+	Winner     string      `json:"winner,omitempty" jsonschema:"Name of the winner; absent if there is none"`
 }
 
 // Candidate is one of a tournament.
 type Candidate struct {
-	Name    string `json:"name" jsonschema:"Its name"`
-	Outcome string `json:"outcome" jsonschema:"passed, failed, or why it was ended"`
-	Sandbox string `json:"sandbox,omitempty" jsonschema:"Id of its fork"`
-	Score   string `json:"score,omitempty" jsonschema:"Its score, as its test wrote it"`
+	Name    string `json:"name" jsonschema:"Name"`
+	Outcome string `json:"outcome" jsonschema:"passed, failed, or the reason of its end"`
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"ID of its fork"`
+	Score   string `json:"score,omitempty" jsonschema:"Score, as its test printed it"`
 }
 
 // Undone records that an event of an earlier record did not happen, or was reverted.
 type Undone struct {
-	Reason string `json:"reason" jsonschema:"Why"`
+	Reason string `json:"reason" jsonschema:"Reason"`
 	Seq    int64  `json:"seq" jsonschema:"Seq of that record, which is one of the same sandbox"`
 }
 

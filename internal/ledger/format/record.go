@@ -93,17 +93,17 @@ const timeLayout = "2006-01-02T15:04:05.000000000Z"
 
 // envelope is a record as it is written. Its fields are in the order of their names.
 type envelope[B any] struct {
-	Body     B        `json:"body" jsonschema:"What happened; its fields depend on kind"`
-	Kind     Kind     `json:"kind" jsonschema:"What kind of record this is"`
-	Leaf     int64    `json:"leaf" jsonschema:"Place in the log of the host, from 0"`
-	Name     string   `json:"name" jsonschema:"What the sandbox was called at the time"`
-	Observer Observer `json:"observer" jsonschema:"Whose word this is: kernel, keeper, gate, daemon, or sandbox (the inside's own, no evidence)"`
+	Body     B        `json:"body" jsonschema:"Event; its fields depend on kind"`
+	Kind     Kind     `json:"kind" jsonschema:"Kind of the record"`
+	Leaf     int64    `json:"leaf" jsonschema:"Position in the log of the host, from 0"`
+	Name     string   `json:"name" jsonschema:"Name of the sandbox at the time"`
+	Observer Observer `json:"observer" jsonschema:"Observer: kernel, keeper, gate, daemon, or sandbox (a claim of the sandbox, not evidence)"`
 	Policy   string   `json:"policy" jsonschema:"Digest of the policy in force; empty for none"`
-	Prev     string   `json:"prev" jsonschema:"Hash of this sandbox's record before; 64 zeros for the first"`
-	Sandbox  Sandbox  `json:"sandbox" jsonschema:"Id of the sandbox: 12 hex digits, or host"`
-	Seq      int64    `json:"seq" jsonschema:"Place among the records of this sandbox, from 1, without gaps"`
+	Prev     string   `json:"prev" jsonschema:"Hash of the previous record of this sandbox; 64 zeros for the first"`
+	Sandbox  Sandbox  `json:"sandbox" jsonschema:"ID of the sandbox: 12 hex digits, or host"`
+	Seq      int64    `json:"seq" jsonschema:"Position among the records of this sandbox, from 1, without gaps"`
 	Tier     string   `json:"tier" jsonschema:"Tier in force; empty for none"`
-	Time     string   `json:"time" jsonschema:"When it was written: RFC 3339 in UTC with nine digits of nanoseconds"`
+	Time     string   `json:"time" jsonschema:"Time of writing: RFC 3339 in UTC with nine digits of nanoseconds"`
 	V        int      `json:"v" jsonschema:"Version of the record: 1"`
 }
 
