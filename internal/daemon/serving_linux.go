@@ -69,7 +69,7 @@ func (s *serving) onEnd(do func()) {
 func (s *serving) prepare(ctx context.Context) (err error) {
 	wait := time.Duration(0)
 	if s.opt.Ready != nil {
-		wait = startTimeout / 2
+		wait = lockTimeout
 	}
 	if s.home, err = openHome(ctx, s.opt.Home, wait); err != nil {
 		return err

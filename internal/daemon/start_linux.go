@@ -17,9 +17,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// startTimeout is the time limit for a daemon to become ready. It may have to wait for its predecessor to exit,
-// and to repair the home.
-const startTimeout = 60 * time.Second
+// Time limits of a start. A daemon may have to wait lockTimeout for its predecessor to exit. Then it repairs the home,
+// which takes minutes for ten thousand sandboxes on a busy host; startTimeout only ends the wait for one that hangs.
+const (
+	lockTimeout  = 30 * time.Second
+	startTimeout = 5 * time.Minute
+)
 
 // start starts a daemon and waits until it is ready. The daemon outlives this process. An error that the daemon
 // reports is returned unchanged.
