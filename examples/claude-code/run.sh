@@ -10,7 +10,8 @@ cp package.json "$install"
 npm install --prefix "$install" --no-audit --no-fund --silent
 
 tmp=$(mktemp -d)
-go build -o "$tmp/" ../../cmd/coppice .
+../../scripts/build "$tmp/coppice" # with its helper programs
+go build -o "$tmp/" .
 export PATH=$tmp:$PATH COPPICE_HOME=$tmp/home
 trap '{ coppice rm --force agent; coppice serve --stop; } >/dev/null; rm -rf "$tmp"' EXIT
 
