@@ -127,8 +127,8 @@ func Proved(ctx context.Context) {
 }
 
 // As binds a request to an open path to the token that its ticket was issued for: the request ends when the token
-// does. The error is Denied if the token is no longer valid. For tokenID "", and without a guard, As does
-// nothing.
+// does. The error has kind Denied if the token has expired or was revoked. If tokenID is "" or ctx has no guard, As has
+// no effect.
 func As(ctx context.Context, tokenID string) (_ context.Context, done func(), _ error) {
 	Proved(ctx)
 	g, _ := ctx.Value(guardKey{}).(*Guard)

@@ -47,7 +47,7 @@ func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	}
 	c := tier.Config(t)
 	c.Access.ReadOnly = nil
-	c.User = "nobody-of-that-name" // found missing in the sandbox's own passwd, after the root is mounted
+	c.User = "nobody-of-that-name" // the sandbox's passwd is read after the root is mounted, and lacks it
 	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); err == nil {
 		t.Fatal("the box started")
 	}

@@ -65,8 +65,8 @@ func probeMark(p tty.Palette, it wire.ProbeItem) string {
 	return p.Green("yes ")
 }
 
-// columns returns the width of the terminal on stdout. Without a terminal there is no limit: programs that read a
-// pipe or file by lines get each item on one line.
+// columns returns the width of the terminal on stdout. If stdout is not a terminal, the width is unlimited: programs
+// that read a pipe or file by lines get each item on one line.
 func (a *app) columns() int {
 	if cols, _, ok := tty.Size(a.stdout); ok && cols > 0 {
 		return cols

@@ -86,8 +86,8 @@ func (x indexes) sweep(id timeline.SandboxID, head timeline.SnapshotID) error {
 	return err
 }
 
-// lostIndex returns what to compare with if there is no index. An overlay's upper holds everything since the snapshot
-// that it is mounted on; a plain tree is captured completely.
+// lostIndex returns the index and the snapshot for a capture whose index is missing. An overlay's upper layer contains
+// all changes since the snapshot that it is mounted on; a plain tree is captured completely.
 func lostIndex(drv rootfs.Driver, rec *meta.Sandbox) (*layer.Index, timeline.SnapshotID) {
 	if drv.Plain() {
 		return nil, ""

@@ -216,30 +216,19 @@ type diffAnswer struct {
 	Truncated bool          `json:"truncated,omitempty"` // more changes are omitted
 }
 
-// twoStates names two states of the sandbox.
-type twoStates struct {
+func (c *conn) diff(q struct {
 	A string `json:"a"`
 	B string `json:"b"` // "": the live state
 
 	Paths []string `json:"paths"`
-}
-
-// checkStates refuses a request of operation op that lacks the first state or names too many paths.
-func (c *conn) checkStates(op string, q twoStates) error {
+}) (any, error) {
 	if q.A == "" {
-		return missingField(op, "a", "the first snapshot")
+		return nil, missingField("diff", "a", "the first snapshot")
 	}
 	if c.opt.Guard != nil && len(q.Paths) > limit.LinePaths {
-		return fault.New(fault.TooLarge, "too many paths: %d; the limit inside the sandbox is %d", len(q.Paths),
+		return nil, fault.New(fault.TooLarge, "too many paths: %d; the limit inside the sandbox is %d", len(q.Paths),
 			limit.LinePaths).
-			WithHint(`name a directory that contains them, for example: {"op":%q,"a":"HEAD","paths":["src"]}`, op)
-	}
-	return nil
-}
-
-func (c *conn) diff(q twoStates) (any, error) {
-	if err := c.checkStates("diff", q); err != nil {
-		return nil, err
+			WithHint(`name a directory that contains them, for example: {"op":"diff","a":"HEAD","paths":["src"]}`)
 	}
 	ctx, stop := c.whileThere()
 	defer stop()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // History is the history of one sandbox, as the tools use it. Errors carry a fault.Kind, or are of type *client.Error.
@@ -100,8 +101,8 @@ type selfDiffIn struct {
 }
 
 type selfDiffOut struct {
-	A       string   `json:"a" jsonschema:"the snapshot that a refers to"`
-	B       string   `json:"b" jsonschema:"the snapshot that b refers to; empty for the current state"`
+	A       string   `json:"a" jsonschema:"the old snapshot, as requested"`
+	B       string   `json:"b" jsonschema:"the new snapshot, as requested; empty for the current state"`
 	Changes []change `json:"changes" jsonschema:"from a to b, by path"`
 	Total   int      `json:"total" jsonschema:"total number of changes"`
 	More    bool     `json:"more" jsonschema:"there are more changes than total; use paths"`
@@ -161,7 +162,7 @@ func mark(ctx context.Context, c *call, in markIn) (commitOut, string, error) {
 
 func tag(ctx context.Context, c *call, in tagIn) (tagOut, string, error) {
 	if in.Name == "" {
-		return tagOut{}, "", missingInput("tag", "name")
+		return tagOut{}, "", fault.New(fault.Invalid, "tag requires %q", "name").WithHint("send the tag as \"name\"")
 	}
 	res, err := c.self.SetTag(ctx, wire.TagRequest{Name: in.Name, Ref: or(in.Node, "HEAD")})
 	return tagOut(res), fmt.Sprintf("tag %s names snapshot %s", line(res.Name), res.Node), err

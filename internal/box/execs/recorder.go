@@ -94,8 +94,8 @@ func (p *Recorder) Starting(exec string) {
 	p.mu.Unlock()
 }
 
-// process returns the record of the process of a thread, which waits for init. It returns nil if the thread has ended,
-// and an unregistered record with fd -1 if there is no room. p.mu is held.
+// process returns the record of the process of a thread, which waits for init. It returns nil if the thread has
+// exited. If the recorder is full, it returns a record with fd -1 and does not register it. p.mu is held.
 func (p *Recorder) process(tid int) *alive {
 	if a := p.living(tid); a != nil {
 		return a

@@ -146,8 +146,8 @@ func (k *keeper) setPolicy(phases []plan.Phase) error {
 	if k.gate == nil {
 		return noGate(k.config.Tier)
 	}
-	k.sealing.Lock()
-	defer k.sealing.Unlock()
+	k.rekeying.Lock()
+	defer k.rekeying.Unlock()
 	if k.apart != nil {
 		k.config.Phases = phases
 		return nil
@@ -160,8 +160,8 @@ func (k *keeper) network() (wire.NetNow, error) {
 	if k.gate == nil {
 		return wire.NetNow{}, noGate(k.config.Tier)
 	}
-	k.sealing.Lock()
-	defer k.sealing.Unlock()
+	k.rekeying.Lock()
+	defer k.rekeying.Unlock()
 	if k.apart != nil {
 		return wire.NetNow{}, fault.New(fault.Conflict,
 			"the sandbox was resumed from memory and is not yet released: its gate blocks all connections")

@@ -211,7 +211,7 @@ func TestTrustJava_ReportsUnsupportedStores(t *testing.T) {
 		t.Errorf("%+v, want %q", e.Items, want)
 	}
 
-	// Without inspection there is no authority to trust.
+	// Without inspection, the gate has no authority.
 	g, e = plan.Guest{}, plan.Enforced{}
 	if err := trust(&g, &e, nil, nil); err != nil || g.Java != nil || e.Items != nil {
 		t.Errorf("%+v %+v %v", g, e, err)

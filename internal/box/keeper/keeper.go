@@ -56,8 +56,8 @@ type keeper struct {
 	startPatience, stopPatience, rekeyPatience, answerPatience, savePatience time.Duration
 
 	freezing chan struct{} // one token: held from freeze to thaw
-	sealing  sync.Mutex
-	apart    *quarantine // guarded by sealing; nil except in a resumed box that was not released yet
+	rekeying sync.Mutex
+	apart    *quarantine // guarded by rekeying; nil except in a resumed box that was not released yet
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box
 	iced     atomic.Bool   // init is frozen with its control group, or about to be

@@ -61,7 +61,7 @@ type chunk struct {
 	t       wire.FrameType
 	data    []byte
 	readers int  // number of readers that have data and may be sending it
-	dropped bool // the chunk is no longer in the output
+	dropped bool // removed from the output
 }
 
 func newOutput(b *buffers) *output {

@@ -27,8 +27,8 @@ func (q *quarantine) close() {
 
 // rekey gives a resumed box its own identity.
 func (k *keeper) rekey(r protocol.Rekey) ([]initlink.RekeyStep, error) {
-	k.sealing.Lock()
-	defer k.sealing.Unlock()
+	k.rekeying.Lock()
+	defer k.rekeying.Unlock()
 	if k.apart == nil {
 		return nil, fault.New(fault.Conflict, "the sandbox was not resumed from memory, or is already released")
 	}
@@ -63,8 +63,8 @@ func (k *keeper) rekeyInside(r initlink.Rekey) ([]initlink.RekeyStep, error) {
 
 // release opens the gate of a resumed box. It does nothing if the gate is open.
 func (k *keeper) release() error {
-	k.sealing.Lock()
-	defer k.sealing.Unlock()
+	k.rekeying.Lock()
+	defer k.rekeying.Unlock()
 	if k.apart == nil {
 		return nil
 	}

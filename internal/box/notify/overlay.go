@@ -25,8 +25,8 @@ const (
 // it (ovl_can_move). It returns false if that cannot be determined.
 //
 // The handle of name_to_handle_at(2) shows it: for an identifier (AT_HANDLE_FID, Linux 6.5; overlayfs since 6.6) the
-// kernel encodes the upper directory if there is no lower one, and otherwise a lower one (ovl_check_encode_origin). If
-// the kernel refuses the handle, a rename that must fail shows it: see triedToMove.
+// kernel encodes the upper directory if the directory has no lower one, and otherwise a lower one
+// (ovl_check_encode_origin). If the kernel refuses the handle, a rename that must fail shows it: see triedToMove.
 func pureUpper(e *end) bool {
 	var h struct {
 		bytes uint32

@@ -22,7 +22,7 @@ type Record struct {
 	Syscall string // "" with Exec: the filter killed the attacker
 	Path    string // path of a honeytoken
 	Place   string // network destination: ADDRESS:PORT, or a name
-	Reason  string // reason of the gate, if there is no Place
+	Reason  string // reason of the gate, for records without a Place
 	Verdict string // with Place; "" is deny, or ask
 }
 
