@@ -37,6 +37,9 @@ type Cmd struct {
 	Timeout time.Duration
 	// Label is the message of the command's snapshot; "" uses the command line.
 	Label string
+	// Capture says when automatic snapshots are taken while the command runs. The zero value takes them as for a
+	// supervised command, once it has run for ten seconds; those with memory are refused.
+	Capture wire.Capture
 	// WaitDelay is the time between SIGTERM, which is sent when the context ends, and SIGKILL; 0 means 2 s.
 	WaitDelay time.Duration
 
@@ -112,7 +115,7 @@ func (c *Cmd) Start() error {
 	go func() {
 		defer cancel()
 		req := wire.ExecRequest{Cmd: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin != nil,
-			TimeoutMS: milliseconds(c.Timeout), Label: c.Label, TTY: c.TTY != nil, Size: c.TTY}
+			TimeoutMS: milliseconds(c.Timeout), Label: c.Label, TTY: c.TTY != nil, Size: c.TTY, Capture: c.Capture}
 		c.exit, c.err = c.sandbox.c.Exec(ctx, c.sandbox.name, req,
 			Streams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Signals: c.signals, Started: begin})
 		c.closePipes()

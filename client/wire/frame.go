@@ -58,6 +58,9 @@ type ExecRequest struct {
 	Size      *Size  `json:"size,omitempty"`       // size of the terminal
 	TimeoutMS int64  `json:"timeout_ms,omitempty"` // timeout: SIGTERM, then SIGKILL, and exit code 124; 0 is none
 	Label     string `json:"label,omitempty"`      // message of the snapshot; "" is the command line
+	// when automatic snapshots are taken while it runs; unless times are given, they begin after ten seconds; those with
+	// memory are refused
+	Capture Capture `json:"capture,omitzero"`
 	// ID of a running command to attach to again after a lost connection; over frames only
 	Attach string `json:"attach,omitempty"`
 	// with attach: number of output bytes already received; a negative value starts that many bytes before the end,
@@ -113,7 +116,7 @@ type Exit struct {
 	Snapshot string `json:"snapshot,omitempty"` // the snapshot after it; the old head if nothing changed
 	Head     string `json:"head,omitempty"`     // HEAD afterwards
 	Changed  bool   `json:"changed,omitempty"`  // it changed files
-	Paths    int    `json:"paths,omitempty"`    // number of changed paths
+	Paths    int    `json:"paths,omitempty"`    // number of changed paths, added up over the snapshots that it caused
 }
 
 // Error is an error on the wire.

@@ -29,7 +29,7 @@ type RunRequest struct {
 
 // Capture configures automatic snapshots. The zero value selects the defaults.
 type Capture struct {
-	Off     bool  `json:"off,omitempty"`      // only after the command has exited
+	Off     bool  `json:"off,omitempty"`      // none for this command while it runs, only after it has exited
 	QuietMS int64 `json:"quiet_ms,omitempty"` // time without a change; 0 is 200, the minimum is 10
 	// interval of snapshots with memory, in tier gvisor; 0 is never, otherwise between 1000 and a day
 	MemoryEveryMS int64 `json:"memory_every_ms,omitempty"`

@@ -13,6 +13,7 @@ type ExecInfo struct {
 	Kept       bool      `json:"kept,omitempty"`       // it is detached from its client; others may attach
 	Attached   bool      `json:"attached,omitempty"`   // a client is attached
 	Supervised bool      `json:"supervised,omitempty"` // it is the supervised command
+	Capture    Capture   `json:"capture,omitzero"`     // when automatic snapshots are taken while it runs
 	Exit       *Exit     `json:"exit,omitempty"`       // set in the response to a start if it could not be started
 }
 

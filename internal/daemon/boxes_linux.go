@@ -211,7 +211,7 @@ func (b liveBox) Execs(ctx context.Context) ([]wire.ExecInfo, error) {
 	out := make([]wire.ExecInfo, 0, len(st.Execs))
 	for _, x := range st.Execs {
 		out = append(out, wire.ExecInfo{ID: x.ID, Cmd: x.Cmd, PID: x.PID, Started: x.Started, TTY: x.TTY, Stdin: x.Stdin,
-			Kept: x.Kept, Attached: x.Attached, Exit: x.Exit})
+			Kept: x.Kept, Attached: x.Attached, Capture: x.Capture, Exit: x.Exit})
 	}
 	return out, nil
 }

@@ -45,6 +45,7 @@ type execution struct {
 	env      []string // the command's own environment
 	kept     bool     // supervised: outlives its clients, and several may attach
 	tty      bool
+	capture  wire.Capture // as the command was started with; the next daemon reads it here
 	started  time.Time
 	before   cgroup.Hits // counts of the box's limits when the command started
 	born     chan initlink.Spawned
@@ -189,8 +190,9 @@ func (k *keeper) register(e *execution) error {
 // newExecution returns a command that has not started.
 func (k *keeper) newExecution(req wire.ExecRequest) *execution {
 	e := &execution{
-		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, started: time.Now(), before: k.hits(),
-		conns: map[net.Conn]bool{}, out: newOutput(&k.buffers),
+		k: k, id: req.ID, cmd: req.Cmd, kept: req.Keep, tty: req.TTY, capture: req.Capture, started: time.Now(),
+		before: k.hits(),
+		conns:  map[net.Conn]bool{}, out: newOutput(&k.buffers),
 		born: make(chan initlink.Spawned, 1), ready: make(chan struct{}),
 		gone: make(chan struct{}), drained: make(chan struct{}), finished: make(chan struct{}),
 	}
@@ -420,7 +422,7 @@ func (e *execution) status() protocol.ExecStatus {
 	defer e.mu.Unlock()
 	return protocol.ExecStatus{
 		ID: e.id, PID: e.pid, Cmd: cutArgs(e.cmd), Started: e.started, Attached: len(e.conns) > 0, Exit: e.exit,
-		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil,
+		Kept: e.kept, TTY: e.tty, Stdin: e.in != nil, Capture: e.capture,
 	}
 }
 

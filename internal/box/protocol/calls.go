@@ -165,6 +165,8 @@ type ExecStatus struct {
 	TTY      bool       `json:"tty,omitempty"`
 	Stdin    bool       `json:"stdin,omitempty"` // it takes input
 	Exit     *wire.Exit `json:"exit,omitempty"`  // nil while it runs
+
+	Capture wire.Capture `json:"capture,omitzero"` // as it was started with; the zero value from an older keeper
 }
 
 // FrozenReply is the answer to freeze.
