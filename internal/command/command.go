@@ -41,6 +41,7 @@ type command struct {
 	err  error
 	next *command // of a supervised command: the start after this one; nil: none
 
+	terms  terms         // of automatic captures while it runs; guarded by the sandbox's lock
 	drop   chan struct{} // of a kept command: closed when newer ones evict it
 	halted bool          // of a supervised command: it must not be started again; guarded by the sandbox's lock
 
@@ -48,6 +49,7 @@ type command struct {
 	state   state
 	seq     int64         // of the record of its start; 0: unknown
 	denials int64         // denials recorded of its sandbox since its start
+	paths   int           // paths captured automatically since its start
 	relays  int           // how many attached clients will settle it
 	end     Ended         // set in state ending and later
 	ended   chan struct{} // closed when end is set
@@ -93,7 +95,7 @@ func newCommand(sandbox timeline.SandboxID, id string, at time.Time, before time
 // foundCommand returns a command that an earlier daemon started, according to a record.
 func foundCommand(n audit.OpenCommand) *command {
 	c := newCommand(n.Sandbox, n.ID, n.At, n.Before)
-	c.found, c.seq, c.state = true, n.Seq, running
+	c.found, c.seq, c.paths, c.state = true, n.Seq, n.Paths, running
 	return c
 }
 

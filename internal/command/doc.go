@@ -10,10 +10,11 @@
 // detach (attach.go). A command is open until it is settled. Register has the open commands of all sandboxes, and
 // stores them in the database for the next daemon.
 //
-// For each sandbox, Runner owns the detached commands, the supervised one, whose memory and changes are captured
-// automatically, and the number of commands started; all of these are guarded by the lock of the sandbox. Runner.mu
-// guards the map of sandboxes, Register.mu the states of open commands, attachment.mu and presence.mu one client
-// each. All four are leaves: no other lock is taken while one is held.
+// For each sandbox, Runner owns the detached commands, the supervised one, whose memory may be captured automatically,
+// the follower that captures what processes change while commands run (follow.go; pace.go decides when), and the
+// number of commands started; all of these are guarded by the lock of the sandbox. Runner.mu guards the map of
+// sandboxes, Register.mu the states of open commands, attachment.mu and presence.mu one client each. All four are
+// leaves: no other lock is taken while one is held.
 //
 // The package needs from the engine the sandboxes (Sandboxes), their locks (Sandbox), and, while a lock is held, the
 // box and a snapshot of the sandbox (Held). The engine imports it; it never imports the engine. Records are written

@@ -41,7 +41,10 @@ func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, st
 		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
 			WithHint("give it after --, for example: coppice exec %s -- ls -l", name)
 	}
-	var err error
+	err := checkCapture(req.Capture, name)
+	if err != nil {
+		return wire.Exit{}, err
+	}
 	if req.ID, err = r.newID(); err != nil {
 		return wire.Exit{}, err
 	}
@@ -55,6 +58,9 @@ func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, st
 	sits := r.presence(ctx, rec.ID, req)
 	defer sits.leaves()
 	o, err := r.open(waited, s, &rec, req, sits.coming()...)
+	if err == nil {
+		r.captureDuring(s, o.box, o.command)
+	}
 	unwatch()
 	s.unlock()
 	if err != nil {
@@ -231,6 +237,7 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 		return exit, err
 	}
 	defer s.unlock()
+	defer r.captureOver(s)
 	rec, err := r.c.Records.Sandbox(ctx, string(p.id))
 	if fault.Is(err, fault.NotFound) {
 		exit.Message = "the sandbox was removed while the command ran"
@@ -251,7 +258,7 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 		return exit, fault.Wrap(err,
 			"the command exited with exit code %d, but its changes could not be captured", exit.Code)
 	}
-	return o.exit, err
+	return r.c.Register.whole(c, o.exit), err
 }
 
 // outcome is the result of a command whose exit is about to be recorded.

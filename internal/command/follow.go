@@ -6,172 +6,189 @@ import (
 	"context"
 	"time"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/images"
-	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// A sandbox with a supervised command is captured automatically. The box reports at almost no cost whether a process
+// A sandbox is captured automatically while commands run in it. The box reports at almost no cost whether a process
 // has run since the last call. While none has, no file can have changed. When one has, the live root is compared
 // without pausing any process. It is captured when the changes have been quiet for a while, or have waited long
-// enough.
+// enough. A command that has not run for long enough costs nothing but a goroutine that sleeps, which all commands of
+// the sandbox share.
 
-const (
-	defaultQuiet = 200 * time.Millisecond
-	defaultMax   = 2 * time.Second
-	leastQuiet   = 10 * time.Millisecond
-	// share limits the time spent on looking to one part in this many.
-	share = 20
-)
-
-// pace says when automatic snapshots are taken.
-type pace struct{ quiet, max time.Duration }
-
-func newPace(c wire.Capture) (pace, error) {
-	p := pace{time.Duration(c.QuietMS) * time.Millisecond, time.Duration(c.MaxMS) * time.Millisecond}
-	if p.quiet == 0 {
-		p.quiet = defaultQuiet
-	}
-	if p.max == 0 {
-		p.max = max(defaultMax, p.quiet)
-	}
-	if p.quiet < leastQuiet || p.max < p.quiet || p.max > 24*time.Hour {
-		return p, fault.New(fault.Invalid, "invalid --capture quiet=%s,max=%s: out of range",
-			p.quiet, p.max).
-			WithHint("quiet must be between %s and max, and max at most a day, for example: --capture "+
-				"quiet=200ms,max=2s", leastQuiet)
-	}
-	if every := time.Duration(c.MemoryEveryMS) * time.Millisecond; every != 0 &&
-		(every < images.LeastEvery || every > 24*time.Hour) {
-		return p, fault.New(fault.Invalid, "invalid --capture-memory every=%s: out of range", every).
-			WithHint("use a time between %s and a day, for example: --capture-memory every=5m", images.LeastEvery)
-	}
-	return p, nil
+// follower captures the changes of the processes of a box, as long as commands run in it that ask for this. A box has
+// at most one, whatever the number of commands. The fields are guarded by the lock of the sandbox.
+type follower struct {
+	box    Box
+	rested time.Time // until when it rests
+	until  time.Time // when it looks again; zero: when a process has run
+	rouse  func()    // makes it look now; does nothing if it does not wait
 }
 
-// due returns how long to wait before the changes seen are captured, negative if that is overdue; false if there are
-// none. since is when changes were first seen; mapped says that a file may have changed without a trace; last is when
-// the last capture started.
-func (p pace) due(g layer.Glance, since time.Time, mapped bool, last, now time.Time) (time.Duration, bool) {
-	var at time.Time
-	switch {
-	case g.Changed:
-		// The clock may have been set back.
-		at = earlier(earlier(g.Newest, now).Add(p.quiet), earlier(since, now).Add(p.max))
-	case g.Unsure:
-		at = last.Add(p.quiet)
-	case mapped:
-		at = last.Add(p.max)
-	default:
-		return 0, false
+// captureDuring captures the changes of the processes of a box automatically while a command runs in it, if the
+// command asks for that.
+func (r *Runner) captureDuring(s *held, b Box, c *command) {
+	how, supervised := c.req.Capture, s.run == c
+	if supervised {
+		how = c.run.Capture
 	}
-	return at.Sub(now), true
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
+	started := time.Now()
+	if c.found {
+		started = earlier(c.at, started)
 	}
-	return a
-}
-
-// follow captures the changes of the processes of a box, until the box has exited.
-func (r *Runner) follow(ctx context.Context, p *place, b Box, pc pace) {
-	var clock uint64
-	for {
-		now, err := b.Active(ctx, clock)
-		if err != nil {
-			if !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
-				r.c.Log.Error("stopped taking automatic snapshots", "sandbox", p.id, "err", err)
-			}
-			return
+	if c.terms = newTerms(how, supervised, started); c.terms.none() {
+		return
+	}
+	if f := s.follower; f != nil && f.box == b {
+		if c.terms.hurries(f.until, f.rested) {
+			f.rouse()
 		}
-		clock = now
-		if !r.catchUp(ctx, p, b, pc) {
-			return
-		}
+		return
+	}
+	f := &follower{box: b, rouse: func() {}}
+	s.follower = f
+	p := s.at
+	r.c.Go(func(ctx context.Context) { r.follow(ctx, p, f) })
+}
+
+// captureOver ends the follower of a sandbox if it waits for a process to run and no command is left that asks for it.
+func (r *Runner) captureOver(s *held) {
+	f := s.follower
+	if f == nil || !f.until.IsZero() { // it looks in any case
+		return
+	}
+	if t, next := schedule(r.termsOf(s), time.Now()); t.none() && next.IsZero() {
+		f.rouse()
 	}
 }
 
-// CaptureLater makes the automatic history of a supervised command look for changes, which it does not do otherwise
-// unless a process of the box has run. It reports whether there is such a history.
-func (r *Runner) CaptureLater(h Held, rec *meta.Sandbox) bool {
+// termsOf returns the terms of the commands of a sandbox.
+func (r *Runner) termsOf(s *held) (all []terms) {
+	for _, c := range r.c.Register.in(s.at.id) {
+		all = append(all, c.terms)
+	}
+	if s.run != nil { // it is not open if an earlier daemon could not record its start
+		all = append(all, s.run.terms)
+	}
+	return all
+}
+
+// CaptureLater makes the automatic captures of a sandbox look for changes, which they do not do otherwise unless a
+// process of the box has run. It reports whether changes are captured automatically now.
+func (r *Runner) CaptureLater(h Held) bool {
 	s := r.with(h)
-	b := s.Box()
-	if b == nil || s.followed != b || !Supervises(rec) {
+	f := s.follower
+	if f == nil || s.Box() != f.box {
 		return false
 	}
-	pc, err := newPace(rec.Run.Capture)
-	if err != nil {
+	if t, _ := schedule(r.termsOf(&s), time.Now()); t.none() {
 		return false
 	}
-	r.c.Go(func(ctx context.Context) { r.catchUp(ctx, s.at, b, pc) })
+	f.rouse()
 	return true
 }
 
-// catchUp looks for changes, waits until their capture is due, and captures them. It returns false if the box no
-// longer belongs to the sandbox.
-func (r *Runner) catchUp(ctx context.Context, p *place, b Box, pc pace) bool {
-	for {
-		wait, there, rest := r.lookOver(ctx, p, b, pc)
-		if !there {
-			return false
+// follow is the goroutine of a follower. It ends when no command is left that asks for it, or the box has exited.
+func (r *Runner) follow(ctx context.Context, p *place, f *follower) {
+	for clock := uint64(0); ctx.Err() == nil; {
+		wait, rest, until := r.lookOver(ctx, p, f, clock != 0)
+		if wait == nil {
+			return
 		}
-		if pause := max(wait, rest); pause > 0 {
-			select {
-			case <-ctx.Done():
-				return false
-			case <-time.After(pause):
+		sleep(wait, rest)
+		if !until.IsZero() {
+			sleep(wait, time.Until(until))
+			continue
+		}
+		now, err := f.box.Active(wait, clock)
+		switch {
+		case err == nil:
+			clock = now
+		case wait.Err() == nil:
+			if !fault.Is(err, fault.Unavailable) {
+				r.c.Log.Error("stopped taking automatic snapshots", "sandbox", p.id, "err", err)
 			}
-		}
-		if wait < 0 {
-			return true
+			r.dismiss(ctx, p, f)
+			return
 		}
 	}
 }
 
-// lookOver looks once, and captures if that is due. wait is how long to wait for the next look, negative if nothing
-// is left to do; rest is the minimum wait, so that looking takes no more than its share.
-func (r *Runner) lookOver(
-	ctx context.Context, p *place, b Box, pc pace,
-) (wait time.Duration, there bool, rest time.Duration) {
+// dismiss makes the next command of a sandbox start another follower.
+func (r *Runner) dismiss(ctx context.Context, p *place, f *follower) {
 	s, err := r.lock(ctx, p, "looking for changes")
 	if err != nil {
-		return 0, false, 0
+		return // the sandbox was removed
 	}
 	defer s.unlock()
-	if s.Box() != b {
-		return 0, false, 0
+	f.rouse()
+	if s.follower == f {
+		s.follower = nil
 	}
-	began := time.Now()
-	defer func() { rest = min(time.Since(began)*share, pc.max) }()
-	rec, err := r.c.Records.Sandbox(ctx, string(p.id))
+}
+
+// lookOver looks once for changes, if a process has run, and captures them if that is due. The follower then rests, so
+// that looking takes no more than its share, and waits until the time returned or, if it is zero, until a process has
+// run. wait is canceled when the follower is to look earlier; nil: the follower has ended.
+func (r *Runner) lookOver(ctx context.Context, p *place, f *follower, ran bool) (
+	wait context.Context, rest time.Duration, until time.Time,
+) {
+	s, err := r.lock(ctx, p, "looking for changes")
 	if err != nil {
-		return 0, false, 0
+		return nil, 0, until
+	}
+	defer s.unlock()
+	f.rouse()
+	began := time.Now()
+	t, next := schedule(r.termsOf(s), began)
+	if s.follower != f || s.Box() != f.box || t.none() && next.IsZero() {
+		if s.follower == f {
+			s.follower = nil
+		}
+		return nil, 0, until
+	}
+	left := time.Duration(-1)
+	if ran && !t.none() {
+		left = r.catchUp(ctx, s, t.pace)
+		rest = min(time.Since(began)*share, t.rest)
+		if !next.IsZero() {
+			rest = min(rest, time.Until(next))
+		}
+	}
+	now := time.Now()
+	f.until, f.rested = nextLook(t, next, left, now), now.Add(rest)
+	wait, f.rouse = context.WithCancel(ctx)
+	return wait, rest, f.until
+}
+
+// catchUp looks for changes, and captures them if that is due. It returns how long to wait for the next look,
+// negative if nothing is left to do.
+func (r *Runner) catchUp(ctx context.Context, s *held, pc pace) (wait time.Duration) {
+	rec, err := r.c.Records.Sandbox(ctx, string(s.at.id))
+	if err != nil {
+		return pc.max
 	}
 	l, err := s.Look(ctx, &rec)
 	if err == nil {
 		left, some := pc.due(l.Glance, l.Since, l.Mapped, l.Last, time.Now())
 		if !some {
-			return -1, true, 0
+			return -1
 		}
 		if left > 0 {
-			return left, true, 0
+			return left
 		}
 		if left, err = r.CaptureByItself(ctx, s, &rec); left > 0 {
-			return left, true, 0
+			return left
 		}
 	}
 	if err != nil && ctx.Err() == nil {
 		// A full disk may get space again, so retry while there are changes.
 		r.c.Log.Error("could not capture the changes of a sandbox", "sandbox", rec.Name, "err", err)
-		return pc.max, true, 0
+		return pc.max
 	}
-	return -1, true, 0
+	return -1
 }
 
 // CaptureByItself takes an automatic snapshot of the changes of a sandbox's processes, or returns how long to wait
@@ -187,6 +204,20 @@ func (r *Runner) CaptureByItself(ctx context.Context, h Held, rec *meta.Sandbox)
 	t, err := h.Capture(ctx, rec, Note{Cause: timeline.CauseAuto, Aside: true})
 	if t.Changed {
 		left.Spent(r.c.Now(), audit.ClassCaptures, 1)
+		r.c.Register.captured(rec.ID, t.Paths)
 	}
 	return 0, err
+}
+
+// sleep waits for a time, or until ctx is done.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+	case <-late.C:
+	}
 }

@@ -36,7 +36,7 @@ func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecReques
 	o.session.Close()
 	info := wire.ExecInfo{
 		ID: o.id, Cmd: req.Cmd, PID: o.started.PID, Started: r.c.Now().UTC(), TTY: req.TTY, Stdin: req.Stdin || req.TTY,
-		Kept: true,
+		Kept: true, Capture: req.Capture,
 	}
 	if o.failed != nil {
 		exit, err := o.result(ctx)
@@ -50,6 +50,9 @@ func (r *Runner) StartExec(ctx context.Context, name string, req wire.ExecReques
 func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest) (*opened, error) {
 	if len(req.Cmd) == 0 {
 		return nil, fault.New(fault.Invalid, "no command was given").WithHint("send \"cmd\", a list of arguments")
+	}
+	if err := checkCapture(req.Capture, name); err != nil {
+		return nil, err
 	}
 	s, rec, err := r.acquire(ctx, name, "starting a command")
 	if err != nil {
@@ -109,6 +112,7 @@ func (r *Runner) keep(s *held, b Box, c *command) {
 		s.kept = map[string]*command{}
 	}
 	s.kept[c.id] = c
+	r.captureDuring(s, b, c)
 	p := s.at
 	r.await(p, b, c, func(ctx context.Context, end Ended, err error) bool {
 		r.keptEnded(ctx, p, c, end, err)

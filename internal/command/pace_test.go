@@ -11,6 +11,8 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 func TestPace_Due(t *testing.T) {
@@ -114,5 +116,138 @@ func TestRestartDelay_BacksOff(t *testing.T) {
 		if tc.got != tc.want {
 			t.Errorf("%v, want %v", tc.got, tc.want)
 		}
+	}
+}
+
+func TestTerms(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1000, 0)
+	usual := pace{200 * time.Millisecond, 2 * time.Second}
+	for name, tc := range map[string]struct {
+		c          wire.Capture
+		supervised bool
+		want       terms
+	}{
+		"supervised": {wire.Capture{}, true, terms{usual, start, 2 * time.Second}},
+		"supervised, with times": {wire.Capture{MaxMS: 60_000}, true,
+			terms{pace{200 * time.Millisecond, time.Minute}, start, time.Minute}},
+		"supervised, off": {wire.Capture{Off: true}, true, terms{}},
+		"another":         {wire.Capture{}, false, terms{usual, start.Add(10 * time.Second), 10 * time.Minute}},
+		"another, with quiet": {wire.Capture{QuietMS: 50}, false,
+			terms{pace{50 * time.Millisecond, 2 * time.Second}, start.Add(2 * time.Second), 2 * time.Second}},
+		"another, with times": {wire.Capture{QuietMS: 1000, MaxMS: 60_000}, false,
+			terms{pace{time.Second, time.Minute}, start.Add(10 * time.Second), time.Minute}},
+		"another, off":     {wire.Capture{Off: true, MaxMS: 5000}, false, terms{}},
+		"another, invalid": {wire.Capture{QuietMS: 1}, false, terms{}},
+	} {
+		if got := newTerms(tc.c, tc.supervised, start); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	of := func(quiet, most, from, rest int) terms {
+		return terms{pace{time.Duration(quiet) * time.Second, time.Duration(most) * time.Second}, at(from),
+			time.Duration(rest) * time.Second}
+	}
+	for name, tc := range map[string]struct {
+		all  []terms
+		want terms
+		next time.Time
+	}{
+		"no command":                            {},
+		"none that asks":                        {all: []terms{{}, {}}},
+		"one":                                   {all: []terms{{}, of(1, 2, 0, 3)}, want: of(1, 2, 0, 3)},
+		"one that is new":                       {all: []terms{of(1, 2, 5, 3)}, next: at(5)},
+		"two that are new":                      {all: []terms{of(1, 2, 5, 3), of(1, 2, 4, 3)}, next: at(4)},
+		"the shortest of each":                  {all: []terms{of(2, 9, -9, 1), of(1, 10, -3, 5), {}}, want: of(1, 9, -9, 1)},
+		"one, and a new one that is no shorter": {all: []terms{of(1, 2, 7, 3), of(1, 2, -1, 3)}, want: of(1, 2, -1, 3)},
+		"one, and one that is new":              {all: []terms{of(1, 2, 7, 3), of(5, 6, -1, 6)}, want: of(5, 6, -1, 6), next: at(7)},
+	} {
+		if got, next := schedule(tc.all, now); got != tc.want || !next.Equal(tc.next) {
+			t.Errorf("%s: %+v, next at %v; want %+v, %v", name, got, next, tc.want, tc.next)
+		}
+	}
+}
+
+func TestTerms_Hurry(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	soon, late, never := now.Add(time.Second), now.Add(time.Minute), time.Time{}
+	usual := newTerms(wire.Capture{}, false, now)
+	supervised := newTerms(wire.Capture{}, true, now)
+	for name, tc := range map[string]struct {
+		t             terms
+		until, rested time.Time
+		want          bool
+	}{
+		"a process must run first":       {usual, never, now, false},
+		"soon enough":                    {usual, soon, now, false},
+		"too late":                       {usual, late, now, true},
+		"in a rest that it allows":       {usual, never, late, false},
+		"supervised":                     {supervised, soon, now, true},
+		"supervised, in a short rest":    {supervised, never, soon, false},
+		"supervised, in too long a rest": {supervised, never, late, true},
+	} {
+		if got := tc.t.hurries(tc.until, tc.rested); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestNextLook(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	soon, late := now.Add(time.Second), now.Add(time.Minute)
+	some := terms{pace: pace{time.Second, time.Second}}
+	for name, tc := range map[string]struct {
+		current terms
+		next    time.Time
+		left    time.Duration
+		want    time.Time
+	}{
+		"no terms yet":                    {next: soon, left: -1, want: soon},
+		"no changes":                      {current: some, left: -1},
+		"no changes, and other terms":     {current: some, next: soon, left: -1},
+		"changes":                         {current: some, left: time.Second, want: soon},
+		"changes, and other terms before": {current: some, next: soon, left: time.Minute, want: soon},
+		"changes, and other terms after":  {current: some, next: late, left: time.Second, want: soon},
+	} {
+		if got := nextLook(tc.current, tc.next, tc.left, now); !got.Equal(tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+func TestRegister_AddsUpCaptures(t *testing.T) {
+	t.Parallel()
+	g := NewRegister()
+	a, b := newCommand("s", "xa", time.Now(), ""), newCommand("other", "xb", time.Now(), "")
+	g.add(a)
+	g.add(b)
+	g.captured("s", 3)
+	c := newCommand("s", "xc", time.Now(), "")
+	g.add(c)
+	g.captured("s", 2)
+	for want, of := range map[int]*command{5: a, 0: b, 2: c} {
+		if x := g.whole(of, wire.Exit{}); x.Paths != want || x.Changed != (want > 0) {
+			t.Errorf("%s: %+v, want %d paths", of.id, x, want)
+		}
+	}
+	if x := g.whole(a, wire.Exit{Paths: 1, Changed: true}); x.Paths != 6 || !x.Changed {
+		t.Errorf("with a last snapshot: %+v", x)
+	}
+	next := NewRegister()
+	for _, o := range g.Open() {
+		next.Found(o)
+	}
+	next.Hear(&format.Record{Sandbox: "s", Body: &format.Snapshot{Cause: string(timeline.CauseAuto), Changes: 4}})
+	next.Hear(&format.Record{Sandbox: "s", Body: &format.Snapshot{Cause: string(timeline.CauseExec), Changes: 100}})
+	if x := next.whole(next.find("s", "xa"), wire.Exit{}); x.Paths != 9 {
+		t.Errorf("found by another daemon: %+v, want 9 paths", x)
 	}
 }

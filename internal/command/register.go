@@ -41,7 +41,7 @@ func (g *Register) add(c *command) {
 	defer g.mu.Unlock()
 	if was := g.open[c.key()]; was != nil {
 		c.at, c.before, c.found = was.at, was.before, was.found
-		c.state, c.seq, c.denials = min(was.state, running), was.seq, was.denials
+		c.state, c.seq, c.denials, c.paths = min(was.state, running), was.seq, was.denials, was.paths
 	}
 	g.open[c.key()] = c
 }
@@ -172,6 +172,25 @@ func (g *Register) denied(c *command) (n, seq int64) {
 	return c.denials, c.seq
 }
 
+// captured counts paths that were captured automatically for the open commands of a sandbox.
+func (g *Register) captured(id timeline.SandboxID, paths int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.open {
+		if c.sandbox == id {
+			c.paths += paths
+		}
+	}
+}
+
+// whole adds to the exit of a command what was captured automatically while it ran.
+func (g *Register) whole(c *command, x wire.Exit) wire.Exit {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x.Changed, x.Paths = x.Changed || c.paths > 0, x.Paths+c.paths
+	return x
+}
+
 // denials returns how many denials a record reports.
 func denials(body format.Body) int64 {
 	switch b := body.(type) {
@@ -190,7 +209,9 @@ func (g *Register) Open() (all []audit.OpenCommand) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.open {
-		all = append(all, audit.OpenCommand{ID: c.id, Sandbox: c.sandbox, Seq: c.seq, At: c.at, Before: c.before})
+		all = append(all, audit.OpenCommand{
+			ID: c.id, Sandbox: c.sandbox, Seq: c.seq, At: c.at, Before: c.before, Paths: c.paths,
+		})
 	}
 	return all
 }
@@ -211,6 +232,10 @@ func (g *Register) Hear(r *format.Record) {
 	switch b := r.Body.(type) {
 	case *format.Exec:
 		g.Found(audit.OpenCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time})
+	case *format.Snapshot:
+		if b.Cause == string(timeline.CauseAuto) {
+			g.captured(timeline.SandboxID(r.Sandbox), int(b.Changes))
+		}
 	case *format.Exit:
 		if c := g.find(timeline.SandboxID(r.Sandbox), b.Exec); c != nil {
 			g.settle(c)

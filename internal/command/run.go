@@ -103,6 +103,7 @@ func (r *Runner) startRun(ctx context.Context, s *held, rec *meta.Sandbox, run w
 	}
 	o, err = r.openFollowed(ctx, s, rec, wire.ExecRequest{
 		ID: run.Exec, Cmd: run.Cmd, Env: run.Env, Dir: run.Dir, TTY: run.TTY, Stdin: run.Stdin, Size: run.Size,
+		Capture: run.Capture,
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (r *Runner) neverRan(ctx context.Context, rec *meta.Sandbox, o *opened) err
 }
 
 // supervise makes a running command the supervised one of the sandbox: it is followed until it exits, and the changes
-// of the sandbox's processes are captured.
+// of the sandbox's processes are captured from now on.
 func (r *Runner) supervise(s *held, b Box, c *command) {
 	if before := s.run; before != nil {
 		before.next = c
@@ -166,11 +167,7 @@ func (r *Runner) supervise(s *held, b Box, c *command) {
 	if every >= images.LeastEvery {
 		r.c.Memory.KeepEvery(p.id, b, every)
 	}
-	pc, err := newPace(c.run.Capture)
-	if err == nil && !c.run.Capture.Off && s.followed != b {
-		s.followed = b
-		r.c.Go(func(ctx context.Context) { r.follow(ctx, p, b, pc) })
-	}
+	r.captureDuring(s, b, c)
 }
 
 // runEnded processes the exit of a supervised command: a snapshot, another start, the removal of the sandbox. It
@@ -308,6 +305,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 		r.recordEnd(ctx, rec, c, end, x)
 	}
 	r.c.Register.settle(c)
+	x = r.c.Register.whole(c, x)
 	now := r.c.Now().UTC().Truncate(time.Microsecond)
 	uerr := r.c.Records.UpdateSandbox(ctx, rec.ID, func(m *meta.Sandbox) error {
 		if m.Run != nil && m.Run.Exec == c.id {
@@ -323,6 +321,7 @@ func (r *Runner) concludeRun(ctx context.Context, s *held, rec *meta.Sandbox, c 
 	}
 	r.c.Feed.Emit(events.Exited(rec, c.id, Message(ctx, r.c.Cleaners, rec, c.req), x))
 	endRun(s, c, x)
+	r.captureOver(s)
 	return uerr == nil
 }
 

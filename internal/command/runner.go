@@ -69,7 +69,7 @@ type owned struct {
 	run      *command            // the supervised command; nil: none
 	kept     map[string]*command // detached commands
 	past     []*command          // the exited ones among them, oldest first
-	followed Box                 // the box whose changes are captured automatically
+	follower *follower           // captures the changes of the box automatically; nil: none does
 }
 
 // held is a sandbox whose lock the caller holds, with the state that the lock guards.

@@ -4,6 +4,7 @@ package command
 
 import (
 	"context"
+	"slices"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
@@ -20,11 +21,11 @@ func (r *Runner) TakeUp(ctx context.Context, h Held, rec *meta.Sandbox, b Box, a
 	for _, x := range all {
 		if x.Kept && (rec.Run == nil || x.ID != rec.Run.Exec) {
 			c := r.c.Register.foundAgain(rec.ID, x.ID, x.Started)
-			c.req = wire.ExecRequest{Cmd: x.Cmd}
+			c.req = wire.ExecRequest{Cmd: x.Cmd, Capture: x.Capture}
 			r.keep(&s, b, c)
 		}
 	}
-	r.takeUpOthers(ctx, &s, rec)
+	r.takeUpOthers(ctx, &s, rec, all)
 }
 
 // takeUpRun takes over a supervised command that an earlier daemon left.
@@ -47,8 +48,8 @@ func (r *Runner) takeUpRun(s *held, rec *meta.Sandbox) {
 }
 
 // takeUpOthers follows the open commands that an earlier daemon started, except the supervised and the kept ones,
-// which are followed separately.
-func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox) {
+// which are followed separately. all lists those that the box holds.
+func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox, all []wire.ExecInfo) {
 	p := s.at
 	for _, c := range r.c.Register.in(rec.ID) {
 		supervised := rec.Run != nil && rec.Run.Ended == nil && rec.Run.Exec == c.id
@@ -57,6 +58,10 @@ func (r *Runner) takeUpOthers(ctx context.Context, s *held, rec *meta.Sandbox) {
 		}
 		if b := s.Box(); b != nil {
 			c.req = wire.ExecRequest{Cmd: []string{"command", c.id}}
+			if i := slices.IndexFunc(all, func(x wire.ExecInfo) bool { return x.ID == c.id }); i >= 0 {
+				c.req.Capture = all[i].Capture
+				r.captureDuring(s, b, c)
+			}
 			r.c.Go(func(ctx context.Context) { r.seeThrough(ctx, p, b, c) })
 			continue
 		}
@@ -82,7 +87,7 @@ func (r *Runner) Adopt(ctx context.Context, h Held, rec *meta.Sandbox, b Box, ru
 			continue
 		}
 		c := newCommand(rec.ID, x.ID, now, rec.Head)
-		c.req = wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY}
+		c.req = wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY, Capture: x.Capture}
 		r.c.Register.replace(c)
 		tell = append(tell, execRecord(ctx, r.c.Cleaners, rec, c.req))
 		ids = append(ids, x.ID)

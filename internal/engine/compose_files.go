@@ -104,7 +104,7 @@ func (h filesHeld) Capture(ctx context.Context, what string) error {
 	if err != nil {
 		return err
 	}
-	if h.e.Commands.CaptureLater(commandHeld{h.e, h.s}, &rec) {
+	if h.e.Commands.CaptureLater(commandHeld{h.e, h.s}) {
 		return nil
 	}
 	message := message.Clean(events.Cut(h.e.cleaners.For(ctx, &rec).Redact(what)))

@@ -89,7 +89,13 @@ type fakeBox struct {
 	mu     sync.Mutex
 	kept   map[string]chan struct{} // guarded by mu; supervised commands, closed when they end
 	starts int                      // guarded by mu; of supervised commands
+	asked  map[string]wire.Capture  // guarded by mu; by command, as Execs reports it
 	blind  atomic.Int32             // how many calls of Wait do not find the command
+
+	stirred chan struct{} // a token: a process has run since the last call of Active; nil: no process ever does
+	watched atomic.Int32  // how many calls of Active wait
+	crowded atomic.Bool   // two waited at a time
+	looked  atomic.Int32  // how many calls of Active there were
 
 	paused   atomic.Bool
 	released atomic.Int32 // how often the gate was opened
@@ -260,6 +266,10 @@ func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 			b.kept = map[string]chan struct{}{}
 		}
 		b.kept[id] = make(chan struct{})
+		if b.asked == nil {
+			b.asked = map[string]wire.Capture{}
+		}
+		b.asked[id] = req.Capture
 		if len(req.Cmd) > 0 && req.Cmd[0] == "over" { // before its start is reported
 			close(b.kept[id])
 		}
@@ -274,7 +284,25 @@ func (b *fakeBox) keep(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 }
 func (b *fakeBox) Forget(context.Context, string) error { return nil }
 func (b *fakeBox) Active(ctx context.Context, since uint64) (uint64, error) {
-	return 0, fault.New(fault.Unavailable, "nothing runs here")
+	b.looked.Add(1)
+	if b.stirred == nil {
+		return 0, fault.New(fault.Unavailable, "nothing runs here")
+	}
+	if since == 0 {
+		return 1, nil
+	}
+	if b.watched.Add(1) > 1 {
+		b.crowded.Store(true)
+	}
+	defer b.watched.Add(-1)
+	select {
+	case <-b.stirred:
+		return since + 1, nil
+	case <-b.gone:
+		return 0, fault.New(fault.Unavailable, "the monitor has exited")
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }
 func (b *fakeBox) Ran(ctx context.Context, since uint64) (uint64, error) {
 	if b.ports == nil {
@@ -375,7 +403,7 @@ func (b *fakeBox) Execs(ctx context.Context) ([]wire.ExecInfo, error) {
 	defer b.mu.Unlock()
 	var out []wire.ExecInfo
 	for _, id := range slices.Sorted(maps.Keys(b.kept)) {
-		out = append(out, wire.ExecInfo{ID: id, Cmd: []string{"kept", id}, PID: 2, Kept: true})
+		out = append(out, wire.ExecInfo{ID: id, Cmd: []string{"kept", id}, PID: 2, Kept: true, Capture: b.asked[id]})
 	}
 	return out, nil
 }

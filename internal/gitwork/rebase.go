@@ -152,6 +152,7 @@ func (b *rebasing) run(ctx context.Context) error {
 		Cmd: []string{"/bin/sh", "-c", insideRebase, "coppice", b.rec.Repo.Top, string(b.onto), b.rec.Repo.Base,
 			who.Name, who.Email},
 		Dir: "/", TimeoutMS: collectTime.Milliseconds(), Label: "coppice: rebase",
+		Capture: wire.Capture{Off: true},
 	}, out.streams())
 	switch {
 	case ctx.Err() != nil:

@@ -90,7 +90,8 @@ func (g *Git) gitInside(
 		top, dir = ".", "" // commands start in the work tree
 	}
 	req := wire.ExecRequest{Cmd: append([]string{"/bin/sh", "-c", insideGit, "coppice", top}, args...), Dir: dir,
-		TimeoutMS: collectTime.Milliseconds(), Label: "coppice: take out what was done"}
+		TimeoutMS: collectTime.Milliseconds(), Label: "coppice: take out what was done",
+		Capture: wire.Capture{Off: true}}
 	out := &outlet{w: pw}
 	var exit wire.Exit
 	var err error

@@ -73,7 +73,7 @@ func evidence() area {
 			"programs are counted and not listed, and a `lost` record says so", program},
 		{"budget for snapshots, rewinds and tags requested inside", InsideChanges, "changes",
 			"`unavailable`, with the time to wait", budgets + "TestMark_RefusesBeyondTheBudget"},
-		{"budget for automatic snapshots of a supervised command", AutoSnapshots, "snapshots", "they are delayed",
+		{"budget for automatic snapshots of a sandbox", AutoSnapshots, "snapshots", "they are delayed",
 			budgets + "TestAutomaticCapture_WaitsForBudget"},
 		{"interval between `lost` records of the network, unless a command ends", lostSeconds, "seconds",
 			"losses are counted until then", network},

@@ -234,7 +234,7 @@ func (r *Restorer) toRekey(ctx context.Context, id string) (keys int, hooks []st
 // milliseconds.
 func (r *Restorer) rekeyBy(ctx context.Context, id, step, detail string, most int64, cmd ...string) error {
 	out := new(tail.Client)
-	req := wire.ExecRequest{Cmd: cmd, Label: "rekey: " + detail, TimeoutMS: most}
+	req := wire.ExecRequest{Cmd: cmd, Label: "rekey: " + detail, TimeoutMS: most, Capture: wire.Capture{Off: true}}
 	exit, err := r.config.Sandboxes.Exec(ctx, id, req, out)
 	switch {
 	case err != nil:

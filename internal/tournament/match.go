@@ -81,7 +81,8 @@ func (m *match) hold(
 
 // run runs one shell command in the remaining time. A command that cannot be run exits with ExitNotRun.
 func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Client, error) {
-	req, out := wire.ExecRequest{Cmd: Shell(cmd), Label: label}, &tail.Client{}
+	// One snapshot each: what a candidate has half done is of no use.
+	req, out := wire.ExecRequest{Cmd: Shell(cmd), Label: label, Capture: wire.Capture{Off: true}}, &tail.Client{}
 	x := wire.Exit{Code: ExitTimeout, TimedOut: true}
 	left := m.limit - m.t.config.Now().Sub(m.began)
 	if m.limit > 0 {
