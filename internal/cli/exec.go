@@ -29,6 +29,7 @@ const execCodes = `  n      the exit code of the command
 func (a *app) exec() *cobra.Command {
 	var (
 		req         wire.ExecRequest
+		capture     string
 		interactive bool
 		timeout     time.Duration
 	)
@@ -38,6 +39,10 @@ func (a *app) exec() *cobra.Command {
 coppice exits with the command's exit code. If the command changed files, a
 snapshot is taken, with the command line as its message. Coppice flags must
 precede CMD.
+
+While a command runs for more than ten seconds, automatic snapshots are taken as
+with "coppice run". With --capture quiet=200ms,max=2s they begin after max;
+--capture off takes none while the command runs.
 
 Stdin is not forwarded without -i. The command outlives the daemon; this program
 attaches again to the next one. It also outlives this program if that is killed
@@ -73,6 +78,9 @@ With --json, the result is one line of JSON on stderr.`,
 				return ours(&usageError{msg: "cannot allocate a terminal: stdin is not a terminal", hint: "drop -t"})
 			}
 			var err error
+			if req.Capture, err = parseCapture(capture); err != nil {
+				return ours(err)
+			}
 			if req.Env, err = a.env(req.Env); err != nil {
 				return ours(err)
 			}
@@ -91,6 +99,7 @@ With --json, the result is one line of JSON on stderr.`,
 		"working directory `DIR` (default: that of its repository, or the user's home)")
 	f.DurationVar(&timeout, "timeout", 0, "kill the command after `TIME`, as in 90s or 5m")
 	f.StringVarP(&req.Label, "message", "m", "", "message `TEXT` of the snapshot (default: the command line)")
+	captureFlag(f, &capture)
 	return cmd
 }
 
@@ -119,19 +128,28 @@ func commandAfterName(cmd *cobra.Command, args []string) ([]string, error) {
 const loginShell = `for s in "$SHELL" /bin/bash /bin/sh; do [ -x "$s" ] && exec "$s" -l; done; exec sh -l`
 
 func (a *app) shell() *cobra.Command {
-	var message, dir string
+	var message, dir, capture string
 	var env []string
 	cmd := &cobra.Command{
 		Use: "shell NAME [flags]", Short: "Open a terminal in a sandbox", GroupID: groupRun,
 		Long: `Open a terminal in a sandbox with the user's login shell. If stdin is not a
 terminal, the shell reads it as a script. If anything changed, a snapshot is
-taken when the shell exits.`,
+taken when the shell exits.
+
+After the first ten seconds, automatic snapshots are taken as with "coppice
+run": when nothing has changed for 200 ms, and at most two seconds after the
+first change. With --capture quiet=200ms,max=2s they begin after max; --capture
+off takes none while the shell runs.`,
 		Example: `  coppice shell box
   coppice shell box < setup.sh`,
 		Annotations:       map[string]string{exits: execCodes, ownCodes: "yes"},
 		Args:              between(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.names(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			when, err := parseCapture(capture)
+			if err != nil {
+				return ours(err)
+			}
 			env, err := a.env(env)
 			if err != nil {
 				return ours(err)
@@ -142,7 +160,7 @@ taken when the shell exits.`,
 			}
 			return a.foreground(cmd.Context(), args[0],
 				wire.ExecRequest{Cmd: []string{"/bin/sh", "-c", loginShell}, Label: message, Dir: dir, Env: env,
-					Stdin: true, TTY: terminal})
+					Stdin: true, TTY: terminal, Capture: when})
 		},
 	}
 	f := cmd.Flags()
@@ -150,7 +168,13 @@ taken when the shell exits.`,
 	f.StringVarP(&dir, "workdir", "w", "",
 		"working directory `DIR` (default: that of its repository, or the user's home)")
 	f.StringVarP(&message, "message", "m", "shell", "message `TEXT` of the snapshot")
+	captureFlag(f, &capture)
 	return cmd
+}
+
+// captureFlag adds the flag that says when automatic snapshots are taken.
+func captureFlag(f *pflag.FlagSet, when *string) {
+	f.StringVar(when, "capture", "", "when to take snapshots: `quiet=200ms,max=2s`, or off")
 }
 
 // terminal reports whether both stdin and stdout are terminals.

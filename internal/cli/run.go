@@ -26,7 +26,7 @@ must precede CMD.
 
 A snapshot is taken when nothing has changed for 200 ms, and at most two seconds
 after the first change; --capture sets both. --capture off takes one when the
-command exits.
+command exits. Snapshots that other commands ask for are taken as well.
 
 The command is supervised: it continues to run when you detach or the terminal
 closes; "coppice attach" attaches again, "coppice stop" stops it. After "coppice
@@ -92,7 +92,7 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 	f.BoolVarP(&r.detach, "detach", "d", false, "detach: print the sandbox's name and return")
 	f.StringVar(&r.req.Restart, "restart", wire.RestartOnRewind,
 		"when to restart the command: no, on-rewind, always")
-	f.StringVar(&r.capture, "capture", "", "when to take snapshots: `quiet=200ms,max=2s`, or off")
+	captureFlag(f, &r.capture)
 	f.StringVar(&r.memory, "capture-memory", "",
 		"also capture memory: `every=5m,on-mark`, or one of both; in tier gvisor")
 	f.BoolVarP(&r.interactive, "interactive", "i", false, "forward stdin (default at a terminal)")
