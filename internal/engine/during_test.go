@@ -127,18 +127,6 @@ func TestCapture_DuringCommandsOfAnEarlierDaemon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h, b := newCapturedHome(t)
-			off := h.during(wire.Capture{Off: true})
-			h.close()
-			h.open()
-			h.writes(b, "e")
-			time.Sleep(50 * time.Millisecond)
-			if h.autos() != 0 || b.looked.Load() != 0 {
-				t.Error("the changes of a command were captured although it excludes that")
-			}
-			b.end(off)
-			if _, err := h.attached(ctx, off); err != nil {
-				t.Fatal(err)
-			}
 			exec := h.during(atOnce)
 			h.writes(b, "f")
 			until(t, "the change was not captured", func() bool { return h.autos() == 1 })
@@ -154,6 +142,20 @@ func TestCapture_DuringCommandsOfAnEarlierDaemon(t *testing.T) {
 				t.Errorf("the exit is %+v, %v; want both changes", x, err)
 			}
 		})
+	}
+}
+
+// TestCapture_ExcludedAfterRestart checks that another daemon does not capture a command that excludes it.
+func TestCapture_ExcludedAfterRestart(t *testing.T) {
+	t.Parallel()
+	h, b := newCapturedHome(t)
+	h.during(wire.Capture{Off: true})
+	h.close()
+	h.open()
+	h.writes(b, "f")
+	time.Sleep(50 * time.Millisecond)
+	if h.autos() != 0 || b.looked.Load() != 0 {
+		t.Error("the changes of a command were captured although it excludes that")
 	}
 }
 
