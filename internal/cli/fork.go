@@ -23,7 +23,8 @@ func (a *app) fork() *cobra.Command {
 They share its layers; nothing is copied. The default snapshot is the current
 state, which is captured first. Forks have the sandbox's policy, without
 temporary rules, plus what the policy flags add, and its labels, plus those of
---label. --tier may select a weaker or stronger tier.
+--label. --tier may select a weaker or stronger tier, but neither workspace nor,
+for a sandbox of tier workspace, any other.
 
 With --memory, processes continue in each fork, in tier gvisor; a snapshot given
 by --at must include memory. A fork reaches no network until it is re-keyed

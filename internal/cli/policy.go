@@ -22,7 +22,7 @@ const policyFile = "coppice.yaml"
 
 // notYet is part of the help of commands that read policies.
 const notYet = `Creating a sandbox fails if its policy requires what is not enforced yet: tiers
-above gvisor.`
+container and microvm, or hiding /, or paths in /dev, /proc or /sys.`
 
 func (a *app) policy() *cobra.Command {
 	return group(&cobra.Command{

@@ -1,15 +1,15 @@
 package daemon
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -47,27 +47,27 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 		}
 		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) // IDs of the host
 	}
-	return h, lookUp(&h.caller)
+	passwd, err := os.ReadFile("/etc/passwd")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return hostFacts{}, fault.Wrap(err, "look up who runs the daemon")
+	}
+	h.caller = identified(h.caller, passwd, c.UserHome)
+	return h, nil
 }
 
-// lookUp completes the caller from the host's user database. An unknown user has no name.
-func lookUp(c *plan.Caller) error {
-	f, err := os.Open("/etc/passwd")
-	if err != nil {
-		if os.IsNotExist(err) {
-			return nil
-		}
-		return fault.Wrap(err, "look up who runs the daemon")
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		w := strings.Split(sc.Text(), ":")
-		if len(w) == 7 && w[2] == strconv.Itoa(int(c.UID)) {
-			c.Name, c.Home, c.Shell = w[0], w[5], w[6]
-			return nil
+// identified completes the caller from a passwd(5) file. A user who is not in it has no name, and the home of their
+// environment: users of a container and of a directory service need no entry.
+func identified(c plan.Caller, passwd []byte, home string) plan.Caller {
+	for _, u := range plan.ParsePasswd(passwd) {
+		if u.UID == c.UID {
+			c.Name, c.Home, c.Shell = u.Name, u.Home, u.Shell
+			return c
 		}
 	}
-	return nil
+	if filepath.IsAbs(home) {
+		c.Home = filepath.Clean(home)
+	}
+	return c
 }
 
 // homes returns the directories that ~ stands for in a policy.

@@ -43,7 +43,7 @@ network:
 # What a sandbox of this project may use. All but the version can be left out.
 version: 1
 
-# How processes are confined, at least: ` + tierList(Tiers()) + `.
+# How processes are confined, at least: ` + tierList(Tiers()[:GVisor.rank()+1]) + `.
 # tier: supervised
 
 ` + network + `
@@ -65,6 +65,7 @@ version: 1
 `), nil
 }
 
+// tierList returns the names of tiers in a sentence.
 func tierList(tiers []Tier) string {
 	var all []string
 	for _, t := range tiers {

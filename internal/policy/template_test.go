@@ -28,8 +28,18 @@ func TestTemplate_IsValid(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s\n%s", told(err), one)
 			}
-			if _, err := Merge(Layer{Project, d}); err != nil {
+			p, err := Merge(Layer{Project, d})
+			if err != nil {
 				t.Error(err)
+			}
+			if all := p.Unenforced(); len(all) > 0 {
+				t.Error(told(all))
+			}
+			for _, tier := range Tiers() { // the comment offers exactly the tiers that are enforced
+				enforced := len(Policy{Tier: Said[Tier]{tier, Origin{"x.yaml", 1}}}.Unenforced()) == 0
+				if strings.Contains(one, string(tier)) != enforced {
+					t.Errorf("tier %s: enforced is %t, not so\n%s", tier, enforced, one)
+				}
 			}
 		}
 	}
