@@ -22,7 +22,7 @@ const (
 	long = 10 * time.Second
 	// mostRest limits the rest after a look for a command whose client gave no times: it is not paused again and again
 	// for captures that take long, such as those of a large file that grows.
-	mostRest = 10 * time.Minute
+	mostRest = time.Minute
 )
 
 // pace says when automatic snapshots are taken.

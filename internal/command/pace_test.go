@@ -132,7 +132,7 @@ func TestTerms(t *testing.T) {
 		"supervised, with times": {wire.Capture{MaxMS: 60_000}, true,
 			terms{pace{200 * time.Millisecond, time.Minute}, start, time.Minute}},
 		"supervised, off": {wire.Capture{Off: true}, true, terms{}},
-		"another":         {wire.Capture{}, false, terms{usual, start.Add(10 * time.Second), 10 * time.Minute}},
+		"another":         {wire.Capture{}, false, terms{usual, start.Add(10 * time.Second), time.Minute}},
 		"another, with quiet": {wire.Capture{QuietMS: 50}, false,
 			terms{pace{50 * time.Millisecond, 2 * time.Second}, start.Add(2 * time.Second), 2 * time.Second}},
 		"another, with times": {wire.Capture{QuietMS: 1000, MaxMS: 60_000}, false,
