@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,13 @@ import (
 )
 
 // lookedAt is a sandbox with a box, both of which count what a follower asks of them. Nothing has ever changed, so that
-// nothing is captured. It is used by one goroutine at a time, in a bubble.
+// nothing is captured. It is used in a bubble. The counters are atomic because a test may read them just before the
+// follower counts on.
 type lookedAt struct {
 	*Runner
 	lock  *sandbox.Sandbox
 	box   *countedBox
-	looks int // calls of Held.Look
+	looks atomic.Int32 // calls of Held.Look
 	ids   int
 }
 
@@ -31,20 +33,21 @@ type lookedAt struct {
 type countedBox struct {
 	Box
 	ran     chan struct{}
-	asked   int   // calls of Active
-	waiting int   // of these, those that wait
-	most    int   // the maximum of waiting
-	err     error // of Active; nil: none
+	asked   atomic.Int32 // calls of Active
+	waiting atomic.Int32 // of these, those that wait
+	crowded atomic.Bool  // two of them waited at once
+	err     error        // of Active; nil: none
 }
 
 func (b *countedBox) Active(ctx context.Context, since uint64) (uint64, error) {
-	b.asked++
+	b.asked.Add(1)
 	if since == 0 || b.err != nil {
 		return 1, b.err
 	}
-	b.waiting++
-	b.most = max(b.most, b.waiting)
-	defer func() { b.waiting-- }()
+	if b.waiting.Add(1) > 1 {
+		b.crowded.Store(true)
+	}
+	defer b.waiting.Add(-1)
 	select {
 	case <-b.ran:
 		return since + 1, nil
@@ -65,7 +68,7 @@ func (h heldLook) Sandbox() Sandbox     { return h.l }
 func (h heldLook) Box() Box             { return h.l.box }
 func (h heldLook) Unlock()              { h.proof.Unlock() }
 func (h heldLook) Look(context.Context, *meta.Sandbox) (Look, error) {
-	h.l.looks++
+	h.l.looks.Add(1)
 	return Look{}, nil
 }
 
@@ -157,8 +160,8 @@ func TestFollow_CostsShortCommandsNothing(t *testing.T) {
 			passes(time.Second)
 			l.over(c)
 		}
-		if l.box.asked != 0 || l.looks != 0 {
-			t.Errorf("%d calls of the box, %d looks; want none", l.box.asked, l.looks)
+		if l.box.asked.Load() != 0 || l.looks.Load() != 0 {
+			t.Errorf("%d calls of the box, %d looks; want none", l.box.asked.Load(), l.looks.Load())
 		}
 		passes(long)
 		if there, _ := l.follows(); there {
@@ -201,13 +204,13 @@ func TestFollow_BeginsInTime(t *testing.T) {
 					l.begin(tc.how, tc.supervised)
 					if tc.after > 0 {
 						passes(early)
-						if _, now := l.follows(); now || l.looks > 0 {
-							t.Errorf("beside another one %v: %d looks too early", beside, l.looks)
+						if _, now := l.follows(); now || l.looks.Load() > 0 {
+							t.Errorf("beside another one %v: %d looks too early", beside, l.looks.Load())
 						}
 						passes(time.Second)
 					}
 					synctest.Wait()
-					if _, now := l.follows(); !now || l.looks == 0 {
+					if _, now := l.follows(); !now || l.looks.Load() == 0 {
 						t.Errorf("beside another one %v: there was no look in time", beside)
 					}
 				})
@@ -222,33 +225,33 @@ func TestFollow_OncePerBox(t *testing.T) {
 		one, two := l.begin(wire.Capture{}, false), l.begin(wire.Capture{MaxMS: 500}, false)
 		run := l.begin(wire.Capture{}, true)
 		for range 50 {
-			before := l.looks
+			before := l.looks.Load()
 			l.box.run()
 			passes(time.Second)
-			if l.looks <= before {
+			if l.looks.Load() <= before {
 				t.Fatal("there was no look after a process had run")
 			}
 		}
-		idle := l.looks
+		idle := l.looks.Load()
 		passes(time.Hour)
-		if l.looks != idle || l.box.waiting != 1 {
-			t.Errorf("%d looks while no process ran, %d calls wait; want none and 1", l.looks-idle, l.box.waiting)
+		if l.looks.Load() != idle || l.box.waiting.Load() != 1 {
+			t.Errorf("%d looks while no process ran, %d calls wait; want none and 1", l.looks.Load()-idle, l.box.waiting.Load())
 		}
 		l.over(one)
 		l.over(run)
 		passes(time.Second)
-		if l.box.waiting != 1 {
+		if l.box.waiting.Load() != 1 {
 			t.Error("the follower ended before the last command")
 		}
 		l.over(two)
 		passes(0)
-		if there, _ := l.follows(); there || l.box.waiting != 0 || l.box.most != 1 {
-			t.Errorf("there is a follower: %v, %d calls wait, at most %d did; want none, and 1", there, l.box.waiting,
-				l.box.most)
+		if there, _ := l.follows(); there || l.box.waiting.Load() != 0 || l.box.crowded.Load() {
+			t.Errorf("there is a follower: %v, %d calls wait, two did: %v; want none", there, l.box.waiting.Load(),
+				l.box.crowded.Load())
 		}
 		l.begin(wire.Capture{}, true)
 		passes(time.Second)
-		if l.box.waiting != 1 {
+		if l.box.waiting.Load() != 1 {
 			t.Error("a later command is not followed")
 		}
 	})
@@ -260,7 +263,7 @@ func TestFollow_NotAtAll(t *testing.T) {
 		l.begin(wire.Capture{Off: true}, false)
 		l.begin(wire.Capture{Off: true}, true)
 		passes(time.Minute)
-		if there, _ := l.follows(); there || l.box.asked > 0 {
+		if there, _ := l.follows(); there || l.box.asked.Load() > 0 {
 			t.Error("a command is followed that excludes it")
 		}
 	})
@@ -276,8 +279,9 @@ func TestFollow_AnotherBox(t *testing.T) {
 		l.begin(wire.Capture{}, true)
 		old.run()
 		passes(time.Second)
-		if old.waiting != 0 || l.box.waiting != 1 {
-			t.Errorf("%d calls of the box before wait, %d of the new one; want none, and 1", old.waiting, l.box.waiting)
+		if old.waiting.Load() != 0 || l.box.waiting.Load() != 1 {
+			t.Errorf("%d calls of the box before wait, %d of the new one; want none, and 1", old.waiting.Load(),
+				l.box.waiting.Load())
 		}
 	})
 }
@@ -294,7 +298,7 @@ func TestFollow_AfterFailure(t *testing.T) {
 		l.box.err = nil
 		l.begin(wire.Capture{}, false)
 		passes(long + time.Second)
-		if l.box.waiting != 1 {
+		if l.box.waiting.Load() != 1 {
 			t.Error("a later command is not followed")
 		}
 	})
@@ -305,11 +309,11 @@ func TestFollow_LooksWhenAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *lookedAt) {
 		l.begin(wire.Capture{}, true)
 		passes(time.Second)
-		before := l.looks
+		before := l.looks.Load()
 		l.follows()
 		passes(0)
-		if l.looks != before+1 || l.box.waiting != 1 {
-			t.Errorf("%d looks, %d calls wait; want 1 each", l.looks-before, l.box.waiting)
+		if l.looks.Load() != before+1 || l.box.waiting.Load() != 1 {
+			t.Errorf("%d looks, %d calls wait; want 1 each", l.looks.Load()-before, l.box.waiting.Load())
 		}
 	})
 }
