@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -34,10 +36,17 @@ func (h *home) during(how wire.Capture) (exec string) {
 	return info.ID
 }
 
-// writes changes a file as a process of the box does.
+// writes creates a file as a process of the box does. It appears whole: an empty file may be captured before the test
+// fills it, and counts once more then.
 func (h *home) writes(b *fakeBox, file string) {
 	h.t.Helper()
-	h.behind("a", file, file)
+	whole := filepath.Join(h.t.TempDir(), file)
+	if err := os.WriteFile(whole, []byte(file), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Rename(whole, filepath.Join(h.rootOf("a"), file)); err != nil {
+		h.t.Fatal(err)
+	}
 	select {
 	case b.stirred <- struct{}{}:
 	default:
@@ -139,7 +148,7 @@ func TestCapture_DuringCommandsOfAnEarlierDaemon(t *testing.T) {
 			until(t, "the change was not captured after a restart", func() bool { return h.autos() == 2 })
 			b.end(exec)
 			if x, err := h.attached(ctx, exec); err != nil || !x.Changed || x.Paths != 2 {
-				t.Errorf("the exit is %+v, %v; want both changes", x, err)
+				t.Errorf("the exit is %+v, %v; want both changes; history: %q", x, err, h.story("a"))
 			}
 		})
 	}

@@ -19,14 +19,7 @@ import (
 // behind changes a file of the live root without a command, as a running process may.
 func (h *home) behind(name, file, text string) {
 	h.t.Helper()
-	rec, err := h.DB.Sandbox(ctx, name)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.boxes.mu.Lock()
-	root := h.boxes.boxes[h.runDir(rec.ID)].root
-	h.boxes.mu.Unlock()
-	if err := os.WriteFile(filepath.Join(root, file), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(h.rootOf(name), file), []byte(text), 0o644); err != nil {
 		h.t.Fatal(err)
 	}
 }
