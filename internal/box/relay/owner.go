@@ -26,8 +26,8 @@ func ownerOf(m initlink.Message) (owner, error) {
 	return g.User, err
 }
 
-// act runs fn, on a thread with the effective ids of o unless these are root's. What fn creates belongs to o. GVisor has
-// no fchown(2) for pipes, and no setfsuid(2).
+// act runs fn, on a thread with the effective ids of o unless these are root's. What fn creates belongs to o. The
+// kernel of gVisor has neither fchown(2) for pipes nor setfsuid(2).
 func (o owner) act(fn func() error) (err error) {
 	if o == (owner{}) {
 		return fn()
