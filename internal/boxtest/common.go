@@ -97,15 +97,6 @@ var common = []check{
 			t.Errorf("without stdin: %+v", r)
 		}
 	}},
-	{"the standard streams can be opened by name", nil, func(t *testing.T, tier Tier) {
-		users := []string{""}
-		if tier.Name != plan.TierWorkspace {
-			users = []string{plan.UserRoot, plan.UserMe}
-		}
-		for _, user := range users {
-			reopenStreams(t, tier.Start(t, func(c *plan.Config) { c.User = user }))
-		}
-	}},
 	{"a command that closes its stdin", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "exec <&-; sleep 0.2; echo done"}, Stdin: true})
@@ -311,20 +302,4 @@ func (b *Box) scratch() string {
 		return b.Config.Spec.Bind
 	}
 	return "/tmp"
-}
-
-// reopenStreams checks that a command without a terminal can open its pipes again by their names.
-func reopenStreams(t *testing.T, b *Box) {
-	t.Helper()
-	s := b.Open(t, wire.ExecRequest{Stdin: true, Cmd: []string{"sh", "-c",
-		"cat /dev/stdin; echo out >/dev/stdout; echo err | tee /dev/stderr >/dev/null; echo fd >/proc/self/fd/1"}})
-	if err := wire.WriteFrame(s, wire.FrameStdin, []byte("in\n")); err != nil {
-		t.Fatal(err)
-	}
-	if err := wire.WriteFrame(s, wire.FrameStdinEOF, nil); err != nil {
-		t.Fatal(err)
-	}
-	if r := Collect(s); r.Stdout != "in\nout\nfd\n" || r.Stderr != "err\n" || r.Exit.Code != 0 || r.Err != nil {
-		t.Errorf("as user %q: %+v", b.Config.User, r)
-	}
 }

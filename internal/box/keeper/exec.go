@@ -111,11 +111,7 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	var ends pipeEnds
 	defer func() { closeAll(ends.theirs) }()
 	if !req.TTY {
-		err := ends.open(req.Stdin)
-		if err == nil && k.config.Confined() && k.config.Tier != plan.TierGvisor { // whose kernel has pipes of its own
-			err = ends.giveTo(k.user)
-		}
-		if err != nil {
+		if err := ends.open(req.Stdin); err != nil {
 			closeAll(ends.ours)
 			return nil, err
 		}
