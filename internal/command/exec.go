@@ -255,7 +255,7 @@ func (r *Runner) settle(ctx context.Context, p *place, c *command, end Ended) (e
 	captured, err := r.conclude(ctx, s, &rec, o, timeline.CauseExec)
 	if err != nil && !captured {
 		r.recordEnd(ctx, &rec, c, end, exit)
-		return exit, fault.Wrap(err,
+		return r.c.Register.whole(c, exit), fault.Wrap(err,
 			"the command exited with exit code %d, but its changes could not be captured", exit.Code)
 	}
 	return r.c.Register.whole(c, o.exit), err
