@@ -47,7 +47,7 @@ func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	}
 	c := tier.Config(t)
 	c.Access.ReadOnly = nil
-	c.User = "nobody-of-that-name" // the sandbox's passwd is read after the root is mounted, and lacks it
+	c.User = "nobody-of-that-name" // missing in the passwd of the sandbox, which is read after the root is mounted
 	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); err == nil {
 		t.Fatal("the box started")
 	}

@@ -29,7 +29,7 @@ type User struct {
 	GIDs   []IDMap
 }
 
-// nobody is the overflow ID, as which the kernel shows IDs that are not mapped (user_namespaces(7)).
+// nobody is the overflow ID: the kernel reports it in place of an ID that is not mapped (user_namespaces(7)).
 const nobody = 65534
 
 // outside maps an inside ID to the one that this process sees.

@@ -122,7 +122,8 @@ func (t terms) and(u terms) terms {
 }
 
 // schedule returns the terms on which a sandbox is captured now: the shortest times of all commands that have run for
-// long enough, none if there is no such command. next is when another command shortens them; zero: none will.
+// long enough, or the zero terms without such a command. next is when another command will shorten them, or the zero
+// time if no command will.
 func schedule(all []terms, now time.Time) (current terms, next time.Time) {
 	for _, t := range all {
 		if !t.none() && !t.from.After(now) {

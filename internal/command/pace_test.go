@@ -159,14 +159,14 @@ func TestSchedule(t *testing.T) {
 		want terms
 		next time.Time
 	}{
-		"no command":                            {},
-		"none that asks":                        {all: []terms{{}, {}}},
-		"one":                                   {all: []terms{{}, of(1, 2, 0, 3)}, want: of(1, 2, 0, 3)},
-		"one that is new":                       {all: []terms{of(1, 2, 5, 3)}, next: at(5)},
-		"two that are new":                      {all: []terms{of(1, 2, 5, 3), of(1, 2, 4, 3)}, next: at(4)},
-		"the shortest of each":                  {all: []terms{of(2, 9, -9, 1), of(1, 10, -3, 5), {}}, want: of(1, 9, -9, 1)},
-		"one, and a new one that is no shorter": {all: []terms{of(1, 2, 7, 3), of(1, 2, -1, 3)}, want: of(1, 2, -1, 3)},
-		"one, and one that is new":              {all: []terms{of(1, 2, 7, 3), of(5, 6, -1, 6)}, want: of(5, 6, -1, 6), next: at(7)},
+		"no command":                        {},
+		"none that asks":                    {all: []terms{{}, {}}},
+		"one":                               {all: []terms{{}, of(1, 2, 0, 3)}, want: of(1, 2, 0, 3)},
+		"one that is new":                   {all: []terms{of(1, 2, 5, 3)}, next: at(5)},
+		"two that are new":                  {all: []terms{of(1, 2, 5, 3), of(1, 2, 4, 3)}, next: at(4)},
+		"the shortest of each":              {all: []terms{of(2, 9, -9, 1), of(1, 10, -3, 5), {}}, want: of(1, 9, -9, 1)},
+		"a second command with equal times": {all: []terms{of(1, 2, 7, 3), of(1, 2, -1, 3)}, want: of(1, 2, -1, 3)},
+		"one, and one that is new":          {all: []terms{of(1, 2, 7, 3), of(5, 6, -1, 6)}, want: of(5, 6, -1, 6), next: at(7)},
 	} {
 		if got, next := schedule(tc.all, now); got != tc.want || !next.Equal(tc.next) {
 			t.Errorf("%s: %+v, next at %v; want %+v, %v", name, got, next, tc.want, tc.next)
