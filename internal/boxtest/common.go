@@ -97,6 +97,47 @@ var common = []check{
 			t.Errorf("without stdin: %+v", r)
 		}
 	}},
+	{"a process that reads the output of its command delays no exit", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t, func(c *plan.Config) {
+			if tier.Name != plan.TierWorkspace {
+				c.User = plan.UserMe
+			}
+		})
+		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
+			t.Skip("needs python3: to open a pipe for reading without waiting")
+		}
+		// The parent exits when the pipe is full, since nobody reads the stream. Then the child takes a byte from it, and
+		// stays.
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
+import os, sys, time
+try:
+    thief = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)
+except PermissionError:
+    open("stolen", "w").close()
+    sys.exit("the pipe belongs to another user")
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.read(thief, 1)
+    open("stolen", "w").close()
+    time.sleep(1000)
+os.set_blocking(1, False)
+full = 0
+while full < 20:
+    try:
+        os.write(1, b"x" * 4096)
+        full = 0
+    except BlockingIOError:
+        full += 1
+        time.sleep(0.01)
+os._exit(7)`}})
+		b.Sh(t, "until test -e stolen; do sleep 0.05; done")
+		if r := Collect(s); r.Err != nil || r.Exit.Code != 7 && !strings.Contains(r.Stderr, "another user") {
+			t.Errorf("%+v, %v, %q", r.Exit, r.Err, r.Stderr)
+		}
+	}},
 	{"a command that closes its stdin", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "exec <&-; sleep 0.2; echo done"}, Stdin: true})

@@ -321,9 +321,9 @@ func (e *execution) exited(end initlink.Exited) {
 		case <-e.ready:
 			for i, p := range e.pipes {
 				if i < len(end.Written) {
-					e.out.wait(p.t, end.Written[i])
+					e.awaitWritten(p, end.Written[i], e.relayed(p, end.Written[i]))
 				} else {
-					e.out.wait(p.t, p.outstanding())
+					e.awaitWritten(p, p.outstanding(), p.outstanding)
 				}
 			}
 		case <-e.k.stop:

@@ -52,7 +52,7 @@ type output struct {
 	over     bool                     // more than limit was written
 	record   recording                // recording of the added bytes
 	dropped  bool                     // awaitReaders no longer waits
-	taken    map[wire.FrameType]int64 // bytes added, by stream
+	taken    map[wire.FrameType]int64 // bytes added, by stream; and those that skip counts
 }
 
 // chunk is bytes of one stream. It is guarded by output.mu, except for the bytes in data, which change only while no
@@ -190,6 +190,14 @@ func (o *output) wait(t wire.FrameType, offset int64) {
 	for o.taken[t] < offset && !o.finished {
 		o.changed.Wait()
 	}
+}
+
+// skip counts n bytes of stream t as added: they were written to it, and will never be read from it.
+func (o *output) skip(t wire.FrameType, n int64) {
+	o.mu.Lock()
+	o.taken[t] += n
+	o.mu.Unlock()
+	o.changed.Broadcast()
 }
 
 // finish discards all later output.

@@ -20,6 +20,11 @@ const (
 	// before they are read. Each read wakes four processes in turn.
 	pumpSize = 128 << 10
 	pipeSize = 256 << 10
+
+	// writtenTick is how often awaitWritten asks what is still possible, and stalledTicks how often relayed is asked
+	// before it gives up: 30 seconds, which a loaded host does not need to carry what fits into a pipe.
+	writtenTick  = 100 * time.Millisecond
+	stalledTicks = 300
 )
 
 // pipeEnds are both ends of a command's pipes: of stdout, stderr and, if there is one, stdin.
@@ -91,13 +96,65 @@ type pipe struct {
 
 // outstanding returns the offset in the stream of the last byte that was written to it so far.
 func (p *pipe) outstanding() int64 {
+	offset, _ := p.position()
+	return offset
+}
+
+// position returns the result of outstanding, and whether some of it has not been read.
+func (p *pipe) position() (offset int64, unread bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
 	if raw, err := p.f.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 	}
-	return p.read + int64(n)
+	return p.read + int64(n), n > 0
+}
+
+// awaitWritten returns when the output has what was written to p up to offset, except what will never come: other
+// processes of the command's user can open a pipe again and read from it, or discard the output of a terminal
+// (tcflush(3)). possible returns the offset that the stream can still reach.
+func (e *execution) awaitWritten(p *pipe, offset int64, possible func() int64) {
+	reached := make(chan struct{})
+	e.k.own.Go(func() {
+		defer close(reached)
+		e.out.wait(p.t, offset)
+	})
+	tick := time.NewTicker(writtenTick)
+	defer tick.Stop()
+	for missing := int64(0); ; {
+		select {
+		case <-reached:
+			return
+		case <-e.drained: // at the end of all streams nothing more comes
+			e.out.skip(p.t, offset)
+			return
+		case <-tick.C:
+			if n := offset - possible(); n > missing {
+				e.out.skip(p.t, n-missing)
+				missing = n
+			}
+		}
+	}
+}
+
+// relayed returns the function possible of awaitWritten for a stream that a relay carries from the sandbox's own kernel
+// up to offset. The keeper cannot see what is left in the pipe at the other end. So it gives up when nothing has come
+// for as many calls as stalledTicks, although it had read everything and the sandbox ran.
+func (e *execution) relayed(p *pipe, offset int64) func() int64 {
+	var last int64
+	idle := 0
+	return func() int64 {
+		n, unread := p.position()
+		if n != last || unread || len(e.k.freezing) > 0 || e.k.isPaused() != nil {
+			last, idle = n, 0
+			return offset
+		}
+		if idle++; idle < stalledTicks {
+			return offset
+		}
+		return n
+	}
 }
 
 // take reads into buf.
