@@ -121,6 +121,7 @@ while True:
 			if strings.TrimSpace(r.Stdout) != c.want {
 				t.Errorf("%s: %+v", c.user, r)
 			}
+			reopenStreams(t, b)
 			if c.user != plan.UserRoot {
 				if r := b.Sh(t, "grep CapPrm /proc/self/status"); !strings.Contains(r.Stdout, "0000000000000000") {
 					t.Errorf("%s has capabilities: %s", c.user, r.Stdout)

@@ -39,6 +39,16 @@ func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
 	return []IDMap{{u.UID, 0, 1}}, []IDMap{{u.GID, 0, 1}}, err
 }
 
+// Outside returns the id outside the user namespace of an id inside it. ok is false if the id is not mapped.
+func Outside(maps []IDMap, inside uint32) (id uint32, ok bool) {
+	for _, m := range maps {
+		if inside >= m.Inside && inside-m.Inside < m.Size {
+			return m.Outside + (inside - m.Inside), true
+		}
+	}
+	return 0, false
+}
+
 // Identity returns the user that commands run as. A user name is looked up only in the sandbox's own passwd.
 func Identity(c Config, f Facts) (u User, err error) {
 	want := c.User

@@ -3,12 +3,14 @@
 package keeper
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -51,7 +53,7 @@ func TestEnd_ReportsExitOfStartingCommand(t *testing.T) {
 				e   *execution
 				err error
 			}
-			told := make(chan answer)
+			told := make(chan answer, 1)
 			go func() {
 				e, err := k.start(wire.ExecRequest{Cmd: []string{"true"}})
 				told <- answer{e, err}
@@ -115,7 +117,8 @@ func TestHalt_WaitsForNoAnswer(t *testing.T) {
 	k.serve()
 }
 
-// halfKeeper returns a keeper without an init, and init's end of its link.
+// halfKeeper returns a keeper without an init, and init's end of its link. Commands run as root, which is the user of
+// the test outside.
 func halfKeeper(t *testing.T) (*keeper, *initlink.Link) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -126,8 +129,12 @@ func halfKeeper(t *testing.T) (*keeper, *initlink.Link) {
 	t.Cleanup(far.Close)
 	k := blankKeeper(plan.Config{RunDir: t.TempDir(), IdleAfter: -1})
 	k.link = initlink.NewLink(pair[0])
+	k.user = protocol.InsideUser{UIDs: onlyRoot(os.Geteuid()), GIDs: onlyRoot(os.Getegid())}
 	if k.listener, err = listen(k.config.RunDir); err != nil {
 		t.Fatal(err)
 	}
 	return k, far
 }
+
+// onlyRoot maps root inside to an id outside.
+func onlyRoot(outside int) []plan.IDMap { return []plan.IDMap{{Outside: uint32(outside), Size: 1}} }

@@ -111,7 +111,11 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 	var ends pipeEnds
 	defer func() { closeAll(ends.theirs) }()
 	if !req.TTY {
-		if err := ends.open(req.Stdin); err != nil {
+		err := ends.open(req.Stdin)
+		if err == nil && k.config.Confined() && k.config.Tier != plan.TierGvisor { // whose kernel has pipes of its own
+			err = ends.giveTo(k.user)
+		}
+		if err != nil {
 			closeAll(ends.ours)
 			return nil, err
 		}

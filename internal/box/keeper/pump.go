@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 const (
@@ -49,6 +51,26 @@ func (p *pipeEnds) open(stdin bool) error {
 		}
 		p.ours, p.theirs = append(p.ours, fds[0]), append(p.theirs, fds[1])
 		_ = unix.SetNonblock(fds[0], true)
+	}
+	return nil
+}
+
+// giveTo makes the user of the command the owner of the pipes. Opening /dev/stdout opens the pipe again, which the
+// kernel grants or refuses like the opening of a file. A pipe is accessible to its owner only, and an owner that is not
+// mapped in the sandbox is nobody there, to its root too.
+func (p *pipeEnds) giveTo(u protocol.InsideUser) error {
+	uid, ok1 := plan.Outside(u.UIDs, u.UID)
+	gid, ok2 := plan.Outside(u.GIDs, u.GID)
+	switch {
+	case !ok1 || !ok2:
+		return fault.New(fault.Internal, "user %d:%d has no ids outside the sandbox", u.UID, u.GID)
+	case int(uid) == os.Geteuid() && int(gid) == os.Getegid():
+		return nil // the pipes are theirs already
+	}
+	for _, fd := range p.theirs {
+		if err := unix.Fchown(fd, int(uid), int(gid)); err != nil {
+			return fault.Wrap(err, "change the owner of the command's pipes")
+		}
 	}
 	return nil
 }

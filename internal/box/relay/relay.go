@@ -41,6 +41,7 @@ type Relay struct {
 
 	pumps    sync.WaitGroup
 	commands commands // on the inside
+	owner    owner    // on the inside, of the pipes of commands; used by the reader of frames only
 }
 
 // Hooks let the conductor intercept messages on the outside. Each may be nil.
@@ -358,13 +359,29 @@ func (r *Relay) deliver(body []byte) error {
 	m := initlink.Message{Kind: initlink.Kind(kind), Payload: payload}
 	var fresh []*stream
 	defer func() { m.Close() }() // descriptors that were not passed on
-	for _, d := range fds {
-		ours, theirs, f, err := counterpart(d.flow)
-		if err != nil {
-			return fmt.Errorf("receive a descriptor of message %q: %w", kind, err)
+	if r.inside && m.Kind == initlink.MsgSetup {
+		if r.owner, err = ownerOf(m); err != nil {
+			return err
 		}
-		m.FDs = append(m.FDs, theirs)
-		fresh = append(fresh, r.newStream(d.stream, ours, f))
+	}
+	receive := func() error {
+		for _, d := range fds {
+			ours, theirs, f, err := counterpart(d.flow)
+			if err != nil {
+				return fmt.Errorf("receive a descriptor of message %q: %w", kind, err)
+			}
+			m.FDs = append(m.FDs, theirs)
+			fresh = append(fresh, r.newStream(d.stream, ours, f))
+		}
+		return nil
+	}
+	if m.Kind == initlink.MsgSpawn { // the command may open its pipes again, by /dev/stdout
+		err = r.owner.act(receive)
+	} else {
+		err = receive()
+	}
+	if err != nil {
+		return err
 	}
 	r.mu.Lock()
 	if !r.inside && len(r.all)+len(fresh) > maxStreams {
