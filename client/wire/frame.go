@@ -115,8 +115,8 @@ type Exit struct {
 	Message  string `json:"message,omitempty"`  // why it could not be started, with code 126 and 127
 	Snapshot string `json:"snapshot,omitempty"` // the snapshot after it; the old head if nothing changed
 	Head     string `json:"head,omitempty"`     // HEAD afterwards
-	Changed  bool   `json:"changed,omitempty"`  // it changed files
-	Paths    int    `json:"paths,omitempty"`    // number of changed paths, added up over the snapshots that it caused
+	Changed  bool   `json:"changed,omitempty"`  // files changed while it ran
+	Paths    int    `json:"paths,omitempty"`    // number of changed paths, added up over the snapshots taken while it ran, and at its exit
 }
 
 // Error is an error on the wire.

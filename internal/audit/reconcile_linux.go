@@ -32,7 +32,7 @@ type OpenCommand struct {
 	Seq     int64               `json:"seq,omitempty"` // of the record of its start; 0: unknown
 	At      time.Time           `json:"at"`
 	Before  timeline.SnapshotID `json:"before,omitempty"` // HEAD at its start; "": unknown
-	Paths   int                 `json:"paths,omitempty"`  // paths captured automatically since its start
+	Paths   int                 `json:"paths,omitempty"`  // paths captured since its start
 }
 
 // Agree stores that all records so far state what happened. It does nothing while a Do is in progress or records are

@@ -91,9 +91,12 @@ func (r *Runner) CaptureLater(h Held) bool {
 }
 
 // follow is the goroutine of a follower. It ends when no command is left that asks for it, or the box has exited.
+//
+// While the box cannot say whether a process has run, as when this process has no descriptor left to ask it, the
+// follower looks at an interval.
 func (r *Runner) follow(ctx context.Context, p *place, f *follower) {
-	for clock := uint64(0); ctx.Err() == nil; {
-		wait, rest, until := r.lookOver(ctx, p, f, clock != 0)
+	for clock, blind := uint64(0), false; ctx.Err() == nil; {
+		wait, rest, until := r.lookOver(ctx, p, f, blind || clock != 0)
 		if wait == nil {
 			return
 		}
@@ -103,15 +106,17 @@ func (r *Runner) follow(ctx context.Context, p *place, f *follower) {
 			continue
 		}
 		now, err := f.box.Active(wait, clock)
+		blind = err != nil && wait.Err() == nil
 		switch {
 		case err == nil:
 			clock = now
-		case wait.Err() == nil:
-			if !fault.Is(err, fault.Unavailable) {
-				r.c.Log.Error("stopped taking automatic snapshots", "sandbox", p.id, "err", err)
-			}
+		case !blind:
+		case fault.Is(err, fault.Unavailable):
 			r.dismiss(ctx, p, f)
 			return
+		default:
+			r.c.Log.Error("cannot learn whether processes of a sandbox have run", "sandbox", p.id, "err", err)
+			sleep(wait, blindly)
 		}
 	}
 }
@@ -168,6 +173,7 @@ func (r *Runner) lookOver(ctx context.Context, p *place, f *follower, ran bool) 
 func (r *Runner) catchUp(ctx context.Context, s *held, pc pace) (wait time.Duration) {
 	rec, err := r.c.Records.Sandbox(ctx, string(s.at.id))
 	if err != nil {
+		r.c.Log.Error("could not look for changes of a sandbox", "sandbox", s.at.id, "err", err)
 		return pc.max
 	}
 	l, err := s.Look(ctx, &rec)
@@ -204,7 +210,6 @@ func (r *Runner) CaptureByItself(ctx context.Context, h Held, rec *meta.Sandbox)
 	t, err := h.Capture(ctx, rec, Note{Cause: timeline.CauseAuto, Aside: true})
 	if t.Changed {
 		left.Spent(r.c.Now(), audit.ClassCaptures, 1)
-		r.c.Register.captured(rec.ID, t.Paths)
 	}
 	return 0, err
 }

@@ -36,13 +36,16 @@ type countedBox struct {
 	asked   atomic.Int32 // calls of Active
 	waiting atomic.Int32 // of these, those that wait
 	crowded atomic.Bool  // two of them waited at once
-	err     error        // of Active; nil: none
+	failing atomic.Bool  // Active fails
 }
 
 func (b *countedBox) Active(ctx context.Context, since uint64) (uint64, error) {
 	b.asked.Add(1)
-	if since == 0 || b.err != nil {
-		return 1, b.err
+	if b.failing.Load() {
+		return 0, fault.New(fault.Internal, "malformed answer")
+	}
+	if since == 0 {
+		return 1, nil
 	}
 	if b.waiting.Add(1) > 1 {
 		b.crowded.Store(true)
@@ -289,17 +292,23 @@ func TestFollow_AnotherBox(t *testing.T) {
 func TestFollow_AfterFailure(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, l *lookedAt) {
-		l.box.err = fault.New(fault.Internal, "malformed answer")
+		l.box.failing.Store(true)
 		l.begin(wire.Capture{}, true)
 		passes(time.Second)
-		if there, now := l.follows(); there || now {
-			t.Error("changes are said to be captured although the follower has failed")
+		for range 3 {
+			before := l.looks.Load()
+			passes(blindly)
+			if l.looks.Load() != before+1 {
+				t.Errorf("%d looks in %s without an answer, want 1", l.looks.Load()-before, blindly)
+			}
 		}
-		l.box.err = nil
-		l.begin(wire.Capture{}, false)
-		passes(long + time.Second)
-		if l.box.waiting.Load() != 1 {
-			t.Error("a later command is not followed")
+		l.box.failing.Store(false)
+		passes(blindly)
+		before := l.looks.Load()
+		l.box.run()
+		passes(time.Second)
+		if l.looks.Load() != before+1 || l.box.waiting.Load() != 1 {
+			t.Errorf("%d looks after a process had run, %d calls wait; want 1 each", l.looks.Load()-before, l.box.waiting.Load())
 		}
 	})
 }

@@ -23,6 +23,8 @@ const (
 	// mostRest limits the rest after a look for a command whose client gave no times: it is not paused again and again
 	// for captures that take long, such as those of a large file that grows.
 	mostRest = time.Minute
+	// blindly is the interval between looks for changes while it is unknown whether a process has run.
+	blindly = 10 * time.Second
 )
 
 // pace says when automatic snapshots are taken.

@@ -229,15 +229,16 @@ func TestRegister_AddsUpCaptures(t *testing.T) {
 	a, b := newCommand("s", "xa", time.Now(), ""), newCommand("other", "xb", time.Now(), "")
 	g.add(a)
 	g.add(b)
-	g.captured("s", 3)
+	g.Captured("s", 3)
 	c := newCommand("s", "xc", time.Now(), "")
 	g.add(c)
-	g.captured("s", 2)
+	g.Captured("s", 2)
 	for want, of := range map[int]*command{5: a, 0: b, 2: c} {
 		if x := g.whole(of, wire.Exit{}); x.Paths != want || x.Changed != (want > 0) {
 			t.Errorf("%s: %+v, want %d paths", of.id, x, want)
 		}
 	}
+	g.Captured("s", 1)
 	if x := g.whole(a, wire.Exit{Paths: 1, Changed: true}); x.Paths != 6 || !x.Changed {
 		t.Errorf("with a last snapshot: %+v", x)
 	}
@@ -247,7 +248,7 @@ func TestRegister_AddsUpCaptures(t *testing.T) {
 	}
 	next.Hear(&format.Record{Sandbox: "s", Body: &format.Snapshot{Cause: string(timeline.CauseAuto), Changes: 4}})
 	next.Hear(&format.Record{Sandbox: "s", Body: &format.Snapshot{Cause: string(timeline.CauseExec), Changes: 100}})
-	if x := next.whole(next.find("s", "xa"), wire.Exit{}); x.Paths != 9 {
-		t.Errorf("found by another daemon: %+v, want 9 paths", x)
+	if x := next.whole(next.find("s", "xa"), wire.Exit{}); x.Paths != 110 {
+		t.Errorf("found by another daemon: %+v, want 110 paths", x)
 	}
 }

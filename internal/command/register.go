@@ -172,8 +172,8 @@ func (g *Register) denied(c *command) (n, seq int64) {
 	return c.denials, c.seq
 }
 
-// captured counts paths that were captured automatically for the open commands of a sandbox.
-func (g *Register) captured(id timeline.SandboxID, paths int) {
+// Captured counts the paths of a new snapshot of a sandbox for its open commands: each of them may have changed them.
+func (g *Register) Captured(id timeline.SandboxID, paths int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.open {
@@ -183,11 +183,11 @@ func (g *Register) captured(id timeline.SandboxID, paths int) {
 	}
 }
 
-// whole adds to the exit of a command what was captured automatically while it ran.
+// whole returns the exit of a command with all paths that were captured while it was open, its last snapshot included.
 func (g *Register) whole(c *command, x wire.Exit) wire.Exit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	x.Changed, x.Paths = x.Changed || c.paths > 0, x.Paths+c.paths
+	x.Changed, x.Paths = x.Changed || c.paths > 0, max(x.Paths, c.paths)
 	return x
 }
 
@@ -233,9 +233,7 @@ func (g *Register) Hear(r *format.Record) {
 	case *format.Exec:
 		g.Found(audit.OpenCommand{ID: b.Exec, Sandbox: timeline.SandboxID(r.Sandbox), Seq: r.Seq, At: r.Time})
 	case *format.Snapshot:
-		if b.Cause == string(timeline.CauseAuto) {
-			g.captured(timeline.SandboxID(r.Sandbox), int(b.Changes))
-		}
+		g.Captured(timeline.SandboxID(r.Sandbox), int(b.Changes))
 	case *format.Exit:
 		if c := g.find(timeline.SandboxID(r.Sandbox), b.Exec); c != nil {
 			g.settle(c)

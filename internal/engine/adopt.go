@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootspec"
@@ -56,10 +55,8 @@ func (c *capturing) adopt(ctx context.Context) error {
 	c.rec.Head, c.rec.MountTop, c.rec.Gen = snap.ID, snap.ID, c.rec.Gen+1
 	c.s.index, c.s.of = nil, ""
 	c.Upkeep.Retire(c.live.Dir)
-	c.Upkeep.MayBeDeep(snap.ID)
 	c.t = c.kept(snap)
-	c.Feed.Emit(events.Snapshot(c.rec, snap))
-	c.Upkeep.MayBeThick(snap)
+	c.added(snap)
 	return nil
 }
 

@@ -305,11 +305,17 @@ func (c *capturing) commit(ctx context.Context) error {
 	c.indexes.drop(c.s.ID, c.rec.Head)
 	c.rec.Head = snap.ID
 	c.s.index, c.s.of = c.got.Index, snap.ID
-	c.Upkeep.MayBeDeep(snap.ID)
 	c.t = kept
+	c.added(snap)
+	return nil
+}
+
+// added informs those who follow the history of a sandbox of a snapshot.
+func (c *capturing) added(snap timeline.Snapshot) {
+	c.register.Captured(snap.Sandbox, snap.Stats.Paths)
+	c.Upkeep.MayBeDeep(snap.ID)
 	c.Feed.Emit(events.Snapshot(c.rec, snap))
 	c.Upkeep.MayBeThick(snap)
-	return nil
 }
 
 // kept returns the result of a capture whose snapshot is in the history.

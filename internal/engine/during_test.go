@@ -99,6 +99,15 @@ func TestCapture_DuringCommands(t *testing.T) {
 	h.writes(b, "h")
 	until(t, "the change of a later command was not captured", func() bool { return h.autos() == 3 })
 	b.end(three)
+	four := h.during(wire.Capture{Off: true})
+	h.writes(b, "i")
+	if _, err := h.Commit(ctx, "a", ""); err != nil {
+		t.Fatal(err)
+	}
+	b.end(four)
+	if x, err = h.attached(ctx, four); err != nil || !x.Changed || x.Paths != 1 {
+		t.Errorf("the exit is %+v, %v; want the change that the user captured while it ran", x, err)
+	}
 	if b.crowded.Load() {
 		t.Error("a box had two followers")
 	}
