@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -66,6 +68,10 @@ func (r *Repo) moveRef(ctx context.Context, ref Ref, to, old OID, message string
 		now, _ := r.tip(ctx, ref)
 		if now != old {
 			return moved(ref, now, old).Because(err)
+		}
+		if werr := unix.Access(filepath.Join(r.Common, "refs"), unix.W_OK); werr != nil {
+			return fault.New(fault.Denied, "cannot write to the repository %s: %v", r.Common, werr).
+				WithHint("make it writable, or do without it: coppice create --no-repo")
 		}
 		return fault.New(fault.Conflict, "git cannot set %s", ref.Short()).Because(err).
 			WithHint("see what git reports above; a branch whose name is a prefix of this one is in the way")
