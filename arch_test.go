@@ -43,7 +43,7 @@ var packages = map[string][]string{
 		"internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/restore", "internal/rootfs",
-		"internal/rootspec", "internal/tournament", "internal/travel", "internal/undo", "internal/unixsock", "internal/upkeep",
+		"internal/rootspec", "internal/thread", "internal/tournament", "internal/travel", "internal/undo", "internal/unixsock", "internal/upkeep",
 		"internal/vfs",
 	},
 	"internal/httpapi": {"client/wire", "internal/admission", "internal/auth", "internal/fault", "internal/filter"},
@@ -88,7 +88,7 @@ var packages = map[string][]string{
 	"internal/removal":  {"internal/dirfd", "internal/fault"},
 	"internal/rootspec": {"internal/dirfd", "internal/fault"},
 	"internal/sandbox":  {"internal/fault", "internal/timeline"},
-	"internal/quota":    {"internal/fault", "internal/mounttable", "internal/visible"},
+	"internal/quota":    {"internal/fault", "internal/mounttable", "internal/thread", "internal/visible"},
 
 	"internal/box": {
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",

@@ -56,15 +56,16 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 }
 
 // identified completes the caller from a passwd(5) file. A user who is not in it has no name, and the home of their
-// environment: users of a container and of a directory service need no entry.
+// environment: users of a container and of a directory service need no entry. Podman writes an entry for a user of a
+// container, with the home /.
 func identified(c plan.Caller, passwd []byte, home string) plan.Caller {
 	for _, u := range plan.ParsePasswd(passwd) {
 		if u.UID == c.UID {
 			c.Name, c.Home, c.Shell = u.Name, u.Home, u.Shell
-			return c
+			break
 		}
 	}
-	if filepath.IsAbs(home) {
+	if (c.Home == "" || c.Home == "/") && filepath.IsAbs(home) {
 		c.Home = filepath.Clean(home)
 	}
 	return c

@@ -7,7 +7,7 @@ import (
 )
 
 func TestIdentified_TakesTheEntryOrTheEnvironment(t *testing.T) {
-	const passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1001:1001::/home/ann:/bin/zsh\n"
+	const passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1001:1001::/home/ann:/bin/zsh\n1000:*:1000:1000:container user:/:/bin/sh\n"
 	for _, c := range []struct {
 		uid  uint32
 		home string
@@ -15,6 +15,8 @@ func TestIdentified_TakesTheEntryOrTheEnvironment(t *testing.T) {
 	}{
 		{1001, "/elsewhere", plan.Caller{UID: 1001, Name: "ann", Home: "/home/ann", Shell: "/bin/zsh"}},
 		{4242, "/home/agent/", plan.Caller{UID: 4242, Home: "/home/agent"}},
+		{1000, "/home/agent", plan.Caller{UID: 1000, Name: "1000", Home: "/home/agent", Shell: "/bin/sh"}},
+		{1000, "", plan.Caller{UID: 1000, Name: "1000", Home: "/", Shell: "/bin/sh"}},
 		{4242, "relative", plan.Caller{UID: 4242}},
 		{4242, "", plan.Caller{UID: 4242}},
 	} {

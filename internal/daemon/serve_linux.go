@@ -100,7 +100,7 @@ func serve(ctx context.Context, opt Options) (err error) {
 	if err := opt.HTTP.check(opt.Ready != nil); err != nil {
 		return err
 	}
-	if opt.RealUID < 0 && os.Getuid() != 0 && opt.Ready == nil {
+	if opt.RealUID < 0 && !isRoot() && opt.Ready == nil {
 		if done, err := serveInNamespace(ctx); done {
 			return err
 		}

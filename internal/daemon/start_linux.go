@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // Time limits of a start. A daemon may have to wait lockTimeout for its predecessor to exit. Then it repairs the home,
@@ -87,6 +88,10 @@ func inheritNothing() error {
 // realIDs is the environment variable with the daemon's IDs outside its user namespace, as "uid:gid".
 const realIDs = "COPPICE_REAL_IDS"
 
+// isRoot reports whether this process is root, and may do what root can. Root of a container usually lacks
+// CAP_SYS_ADMIN, and is then an ordinary user: it may do more in a user namespace of its own, if it may create one.
+func isRoot() bool { return os.Getuid() == 0 && thread.HasCapability(unix.CAP_SYS_ADMIN) }
+
 // errNoNamespace means that the host allows no user namespace.
 var errNoNamespace = errors.New("cannot create a user namespace")
 
@@ -95,10 +100,10 @@ var errNoNamespace = errors.New("cannot create a user namespace")
 // errNoNamespace; cmd cannot be reused.
 func startInNamespace(cmd *exec.Cmd, attr *syscall.SysProcAttr) error {
 	cmd.SysProcAttr = attr
-	uid, gid := os.Getuid(), os.Getgid()
-	if uid == 0 {
+	if isRoot() {
 		return cmd.Start()
 	}
+	uid, gid := os.Getuid(), os.Getgid()
 	attr.Cloneflags |= syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}

@@ -72,11 +72,14 @@ func Identity(c Config, f Facts) (u User, err error) {
 		u.Name, u.UID, u.GID = "root", 0, 0
 	case UserMe:
 		var known bool
-		if u, known = byID(c.Caller.UID); !known {
+		hosts := c.HostBase || c.Tier == TierWorkspace // otherwise the user's home need not exist in the sandbox
+		switch u, known = byID(c.Caller.UID); {
+		case !known && hosts:
 			u = User{Name: c.Caller.Name, Home: c.Caller.Home, Shell: c.Caller.Shell}
-			if !c.HostBase && c.Tier != TierWorkspace {
-				u.Home, u.Shell = "", "" // the host's need not exist in the sandbox
-			}
+		case !known:
+			u = User{Name: c.Caller.Name}
+		case hosts && u.Home == "/": // podman's entry for the user of a container
+			u.Home = c.Caller.Home
 		}
 		u.UID, u.GID = c.Caller.UID, c.Caller.GID
 	default:

@@ -14,6 +14,7 @@ bad line
 daemon:x:1:1::/usr/sbin:
 huge:x:99999999999:1::/:
 web:x:33:34:web:relative:/bin/zsh
+1000:*:1000:1000:container user:/:/bin/sh
 `
 
 const group = "root:x:0:\nadm:x:4:web,daemon\nweb:x:34:\nlog:x:5:web\n"
@@ -29,6 +30,8 @@ func TestIdentity(t *testing.T) {
 		{"root by default", Config{Caller: me}, User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},
 		{"me on the host's base", Config{Caller: me, HostBase: true},
 			User{"ann", 1001, 1002, nil, "/home/ann", "/bin/fish"}, ""},
+		{"the user of a container", Config{Caller: Caller{UID: 1000, GID: 1000, Home: "/home/agent"}, HostBase: true},
+			User{"1000", 1000, 1000, nil, "/home/agent", "/bin/sh"}, ""},
 		{"me elsewhere has no home", Config{Caller: me, User: UserMe}, User{"ann", 1001, 1002, nil, "/", "/bin/sh"}, ""},
 		{"real root is me", Config{Caller: Caller{Root: true}, User: UserMe, HostBase: true},
 			User{"root", 0, 0, nil, "/root", "/bin/bash"}, ""},

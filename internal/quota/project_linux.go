@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // Project is the number of a project. 0 is the project of files that belong to none.
@@ -218,11 +219,5 @@ func Claim(dir string, bytes int64) (Project, error) {
 // Exempt reports whether this process is exempt from the limits of projects on the file system of dir: with
 // CAP_SYS_RESOURCE, except on xfs, which exempts no process.
 func Exempt(dir string) bool {
-	return fileSystem(dir) != "xfs" && hasCap(unix.CAP_SYS_RESOURCE)
-}
-
-func hasCap(c uint) bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	return unix.Capget(&hdr, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
+	return fileSystem(dir) != "xfs" && thread.HasCapability(unix.CAP_SYS_RESOURCE)
 }

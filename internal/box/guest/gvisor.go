@@ -30,10 +30,8 @@ func finishRoot(g plan.Guest) error {
 	if err := mountResolv(g); err != nil {
 		return err
 	}
-	if g.Hostname != "" {
-		if err := unix.Sethostname([]byte(g.Hostname)); err != nil {
-			return fault.Wrap(err, "set the host name")
-		}
+	if err := setHostname(g); err != nil {
+		return err
 	}
 	return mountTrust(g)
 }

@@ -60,10 +60,12 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 			return nil, err
 		}
 	}
-	if g.Hostname != "" {
-		if err := unix.Sethostname([]byte(g.Hostname)); err != nil {
-			return nil, fault.Wrap(err, "set the host name")
-		}
+	switch err := setHostname(g); {
+	case errors.Is(err, unix.EPERM): // init may set it, so this is a filter of the container in which Coppice runs
+		weak = append(weak, plan.Item{Name: "host name", State: plan.Weak,
+			Detail: "it is that of the container, whose system call filter refuses sethostname(2)"})
+	case err != nil:
+		return nil, err
 	}
 	if g.Loopback {
 		if err := loopbackUp(); err != nil {
@@ -71,6 +73,14 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 		}
 	}
 	return weak, nil
+}
+
+// setHostname sets the host name of the sandbox, if it has one of its own.
+func setHostname(g plan.Guest) error {
+	if g.Hostname == "" {
+		return nil
+	}
+	return fault.Wrap(unix.Sethostname([]byte(g.Hostname)), "set the host name")
 }
 
 func mountKernel(g plan.Guest, host *mounts.Host) (weak []plan.Item, err error) {
