@@ -33,8 +33,9 @@ closes; "coppice attach" attaches again, "coppice stop" stops it. After "coppice
 rewind" it is restarted, unless --restart no is given; --restart always also
 restarts it on exit.
 
---in runs it in an existing sandbox. See "coppice create" for the flags of a new
-one.`,
+--in runs it in an existing sandbox. With --create it creates that sandbox if it
+does not exist, as the entry point of a container does. See "coppice create" for
+the flags of a new one.`,
 		Example: `  coppice run --name fix -- claude
   coppice run --preset anthropic --preset npm -- claude
   coppice run --from host-copy --user root --rm -- bash
@@ -75,6 +76,7 @@ type runFlags struct {
 	mk          making
 	req         wire.RunRequest
 	in          string // an existing sandbox; "" creates a new one
+	create      bool   // create it if it does not exist
 	capture     string
 	memory      string
 	keys        string
@@ -88,6 +90,7 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 	f.SetInterspersed(false)
 	f.StringVar(&r.mk.req.Name, "name", "", "`NAME` of the new sandbox (default: generated)")
 	f.StringVar(&r.in, "in", "", "run in the existing sandbox `NAME`")
+	f.BoolVar(&r.create, "create", false, "with --in: create the sandbox if it does not exist")
 	f.BoolVar(&r.req.Remove, "rm", false, "remove the sandbox and its history when the command exits")
 	f.BoolVarP(&r.detach, "detach", "d", false, "detach: print the sandbox's name and return")
 	f.StringVar(&r.req.Restart, "restart", wire.RestartOnRewind,
@@ -107,7 +110,10 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 
 // notWithIn fails if a flag configures a new sandbox, but --in names an existing one.
 func (r *runFlags) notWithIn(cmd *cobra.Command) error {
-	if r.in == "" {
+	switch {
+	case r.create && (r.in == "" || cmd.Flags().Changed("name")):
+		return &usageError{msg: "--create requires --in, which names the sandbox", hint: "as in: coppice run --in agent --create -- CMD"}
+	case r.in == "" || r.create:
 		return nil
 	}
 	for _, name := range []string{
@@ -119,6 +125,18 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 		}
 	}
 	return nil
+}
+
+// missing reports whether there is no sandbox of a name.
+func (a *app) missing(ctx context.Context, name string) (bool, error) {
+	c, err := a.client()
+	if err != nil {
+		return false, err
+	}
+	if _, err = c.Status(ctx, name); client.IsKind(err, client.KindNotFound) {
+		return true, nil
+	}
+	return false, err
 }
 
 // runRequest returns the command to run, and the name of its sandbox, which it creates unless it exists.
@@ -138,7 +156,15 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 	req.Cmd = args
 	req.TTY = req.TTY || !given.detach && a.terminal()
 	req.Stdin = given.interactive || req.TTY
-	if name = given.in; name == "" {
+	name = given.in
+	isNew := name == ""
+	if given.create {
+		if isNew, err = a.missing(cmd.Context(), name); err != nil {
+			return "", req, err
+		}
+		given.mk.req.Name = name
+	}
+	if isNew {
 		sb, err := a.make(cmd, &given.mk)
 		if err != nil {
 			return "", req, err

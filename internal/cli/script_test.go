@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -47,6 +48,9 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	var two builds
 	t.Cleanup(two.remove)
+	containers := sync.OnceValue(func() bool {
+		return exec.CommandContext(t.Context(), "../../scripts/containers").Run() == nil
+	})
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		RequireExplicitExec: true,
@@ -62,6 +66,8 @@ func TestScripts(t *testing.T) {
 				return static, nil
 			case "builds":
 				return canBuild(), nil
+			case "containers":
+				return containers(), nil
 			case "race":
 				return looptest.Race, nil
 			case "cgroup": // version 2, in which sandboxes of root have their cgroups

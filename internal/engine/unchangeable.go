@@ -16,6 +16,9 @@ import (
 // unchangeable warns of files of the host, in a directory and below it, that the owner of the daemon may change and a
 // command in the sandbox cannot (EOVERFLOW). It does not change their group, which is up to the user.
 func unchangeable(ctx context.Context, e *Engine, rec *meta.Sandbox, dir string) []string {
+	if dir == "/" { // where containers start programs: it is nobody's project
+		return nil
+	}
 	access, err := e.Policies.Places(ctx, rec)
 	if err == nil && slices.ContainsFunc(access.Mounts, func(m rootspec.HostMount) bool {
 		return rootspec.Within(dir, m.To) // the host's file system itself, where all ids are valid

@@ -25,7 +25,7 @@ func (d *daemon) clock() (uint64, error) {
 	if d.childless() {
 		return sum.Sum64(), nil
 	}
-	pids, err := procs.PIDs(d.self)
+	pids, err := d.pids()
 	if err != nil {
 		return 0, err
 	}
@@ -37,6 +37,19 @@ func (d *daemon) clock() (uint64, error) {
 		add(uint64(pid), uint64(ts.Nano()))
 	}
 	return sum.Sum64(), nil
+}
+
+// pids lists the processes of the sandbox.
+func (d *daemon) pids() ([]int, error) {
+	if d.outer == 0 {
+		return procs.PIDs(d.self)
+	}
+	list, err := d.scan()
+	pids := make([]int, len(list))
+	for i, p := range list {
+		pids[i] = p.PID
+	}
+	return pids, err
 }
 
 // processClock returns the clock of the processor time of a process with all its threads, as clock_getcpuclockid(3)

@@ -4,6 +4,7 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"slices"
 	"strconv"
@@ -29,8 +30,9 @@ const freezePatience = 10 * time.Second
 // it at thaw, and a process that is traced by another inside shows the stop to its tracer. Parents are stopped before
 // their children and continued after them, so that no shell sees a stopped child.
 type freezer struct {
-	self    int
+	scan    func() (procs.List, error) // lists the processes
 	pid1    bool
+	blind   bool // /proc belongs to an outer pid namespace
 	outside bool // the keeper freezes the control group for captures
 
 	stopped []int // pids that the freezer stopped, parents first; guarded by the turns
@@ -64,18 +66,18 @@ func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 // written returns the files that the frozen processes of list can write through mappings.
 func (f *freezer) written(list procs.List) initlink.Mapped {
 	if !f.pid1 {
-		return procs.WrittenBy(list.PIDs(), nil, true) // paths and inodes are those of the host
+		return procs.WrittenBy(list.InProc(), nil, true) // paths and inodes are those of the host
 	}
-	return procs.WrittenBy(list.PIDs(), rootspec.Reserved, false)
+	return procs.WrittenBy(list.InProc(), rootspec.Reserved, false)
 }
 
 // mapped returns the files that all processes have mapped. The processes are frozen.
 func (f *freezer) mapped() initlink.Mapped {
-	list, err := procs.Scan(f.self)
+	list, err := f.scan()
 	if err != nil {
 		return initlink.Mapped{All: true}
 	}
-	return procs.MappedBy(list.PIDs())
+	return procs.MappedBy(list.InProc())
 }
 
 // thaw ends a freeze.
@@ -94,14 +96,14 @@ func (f *freezer) stop() (procs.List, error) {
 	seen := map[int]bool{} // stopped by the freezer, or found stopped
 	for calm := 0; ; {
 		made := f.lastPID()
-		list, err := procs.Scan(f.self)
+		list, err := f.scan()
 		if err != nil {
 			return nil, fault.Wrap(err, "list the sandbox's processes")
 		}
 		list = slices.DeleteFunc(list, procs.Stat.Dead)
 		quiet := true
 		for _, level := range list.ByDepth() {
-			var moving []procs.Stat
+			var moving procs.List
 			for _, p := range level {
 				if seen[p.PID] && p.Halted() {
 					continue
@@ -116,7 +118,7 @@ func (f *freezer) stop() (procs.List, error) {
 					f.stopped = append(f.stopped, p.PID)
 				}
 				seen[p.PID] = true
-				if err := notify.Halt(p.PID); err != nil {
+				if err := f.halt(p.PID); err != nil {
 					return nil, fault.Wrap(err, "stop process %d", p.PID)
 				}
 				moving = append(moving, p)
@@ -128,7 +130,7 @@ func (f *freezer) stop() (procs.List, error) {
 				}
 				if time.Since(start) > freezePatience {
 					return nil, fault.New(fault.Timeout, "%d processes do not stop, such as %s", len(moving),
-						describe(moving[0].PID)).
+						describe(moving[:1])).
 						WithHint("it is blocked in the kernel, perhaps on a network file system; see: coppice exec NAME -- ps -eo " +
 							"pid,stat,wchan,args")
 				}
@@ -149,6 +151,17 @@ func (f *freezer) stop() (procs.List, error) {
 	}
 }
 
+// halt stops a process. Where /proc does not show the threads by their ids here, no call waits for an answer of init.
+func (f *freezer) halt(pid int) error {
+	if !f.blind {
+		return notify.Halt(pid)
+	}
+	if err := unix.Kill(pid, unix.SIGSTOP); !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}
+
 // lastPID returns the process id that was last allocated in this pid namespace. It changes with every process and
 // thread that is created. It is "" if others share the namespace, or if it is not known.
 func (f *freezer) lastPID() string {
@@ -162,7 +175,8 @@ func (f *freezer) lastPID() string {
 	return string(b[bytes.LastIndexByte(b, ' ')+1:])
 }
 
-func describe(pid int) string {
-	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
-	return strconv.Itoa(pid) + " " + strconv.Quote(strings.TrimSpace(string(b)))
+// describe names the first process of a list.
+func describe(list procs.List) string {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(list.InProc()[0]) + "/comm")
+	return strconv.Itoa(list[0].PID) + " " + strconv.Quote(strings.TrimSpace(string(b)))
 }

@@ -28,6 +28,7 @@ type daemon struct {
 	pid1     bool
 	ownProc  bool // only with pid1: /proc shows the sandbox's own processes
 	self     int  // in tier workspace: the pid of init
+	outer    int  // only with pid1: the pid of init in /proc, if that belongs to an outer pid namespace
 	pts      int  // the directory of ptmx, O_PATH
 	launcher *launcher
 	freezer  *freezer
@@ -344,8 +345,16 @@ func (d *daemon) kill(k initlink.Kill) error {
 	return nil
 }
 
+// scan lists the processes of the sandbox, without init.
+func (d *daemon) scan() (procs.List, error) {
+	if d.outer != 0 {
+		return procs.ScanOuter(d.outer)
+	}
+	return procs.Scan(d.self)
+}
+
 func (d *daemon) killTree(pid int, sig syscall.Signal) {
-	list, err := procs.Scan(d.self)
+	list, err := d.scan()
 	if err != nil {
 		_ = unix.Kill(-pid, sig)
 		return
@@ -365,7 +374,7 @@ func (d *daemon) killAll(sig syscall.Signal) {
 		procs.KillDescendants(d.self)
 		return
 	}
-	list, err := procs.Scan(d.self)
+	list, err := d.scan()
 	if err != nil {
 		return
 	}
@@ -378,7 +387,7 @@ func (d *daemon) count() (int, error) {
 	if d.childless() {
 		return 0, nil
 	}
-	list, err := procs.Scan(d.self)
+	list, err := d.scan()
 	n := 0
 	for _, p := range list {
 		if !p.Dead() || d.commands[p.PID] { // the Exited of a command must precede a count without it

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/execs"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -104,7 +105,7 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 		return nil, err
 	}
 	weak = append(weak, more...)
-	d.freezer = &freezer{self: d.self, pid1: d.pid1, outside: g.Outside}
+	d.freezer = &freezer{scan: d.scan, pid1: d.pid1, blind: d.outer != 0, outside: g.Outside}
 	if l := d.launcher.listener; l != nil {
 		more, err := d.answerCalls(l, g)
 		if err != nil {
@@ -187,6 +188,11 @@ func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	if d.pid1 {
 		if d.ownProc, err = notify.OwnsProc(); err != nil {
 			return nil, err
+		}
+		if !d.ownProc {
+			if d.outer, err = procs.OuterSelf(); err != nil {
+				return nil, fault.Wrap(err, "find init in the host's /proc")
+			}
 		}
 	}
 	if g.Trace && !d.ownProc {

@@ -5,13 +5,13 @@ package procs
 import (
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 )
 
 // HaltedOrGone reads the process again and reports whether it is halted or has ended.
 func (p Stat) HaltedOrGone() bool {
-	q, ok := readStat("/proc/" + strconv.Itoa(p.PID) + "/stat")
+	q, ok := readStat(p.dir() + "/stat")
+	q.inProc = p.inProc
 	return !ok || q.Dead() || q.Halted()
 }
 
@@ -20,7 +20,7 @@ func (p Stat) Stopped() bool { return p.state == 'T' && p.Halted() }
 
 // Halted reports whether no thread of the process can run.
 func (p Stat) Halted() bool {
-	dir := "/proc/" + strconv.Itoa(p.PID)
+	dir := p.dir()
 	if p.threads <= 1 {
 		return halted(p.state, dir)
 	}

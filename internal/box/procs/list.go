@@ -3,6 +3,7 @@
 package procs
 
 import (
+	"cmp"
 	"os"
 	"sort"
 	"strconv"
@@ -13,11 +14,11 @@ import (
 // List is a list of processes.
 type List []Stat
 
-// PIDs returns the pids.
-func (l List) PIDs() []int {
+// InProc returns the pids in /proc.
+func (l List) InProc() []int {
 	pids := make([]int, len(l))
 	for i, p := range l {
-		pids[i] = p.PID
+		pids[i] = cmp.Or(p.inProc, p.PID)
 	}
 	return pids
 }

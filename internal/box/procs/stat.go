@@ -15,6 +15,16 @@ type Stat struct {
 	state                             byte
 	cpu, start                        uint64 // clock ticks: processor time, and time of its start since boot
 	rss                               int64  // pages
+
+	inProc int // its pid in /proc, if that belongs to an outer pid namespace; otherwise 0
+}
+
+// dir returns the directory of the process in /proc.
+func (p Stat) dir() string {
+	if p.inProc != 0 {
+		return "/proc/" + strconv.Itoa(p.inProc)
+	}
+	return "/proc/" + strconv.Itoa(p.PID)
 }
 
 // Dead reports whether the process has ended and its parent has not waited for it.
