@@ -156,21 +156,25 @@ func As(ctx context.Context, tokenID string) (_ context.Context, done func(), _ 
 	return ctx, done, nil
 }
 
-// Server returns a server for the guard on a listener of Limit. The caller may set TLSConfig. It uses only HTTP/1.1:
-// streams that share a connection would evade the limits here.
-func (g *Guard) Server() *http.Server {
-	l := g.opt.Limits
+// Server returns a server for the guard on a listener of Limit; see Limits.Server.
+func (g *Guard) Server() *http.Server { return g.opt.Limits.Server(g, g.opt.Log) }
+
+// Server returns a server with these limits for h, on a listener of Listener. h is a Guard, or answers every caller
+// alike. The caller may set TLSConfig. The server uses only HTTP/1.1: streams that share a connection would evade the
+// limits.
+func (l Limits) Server(h http.Handler, log *slog.Logger) *http.Server {
+	l = l.withDefaults()
 	var only http.Protocols
 	only.SetHTTP1(true)
 	return &http.Server{
-		Handler: g, Protocols: &only,
+		Handler: h, Protocols: &only,
 		ReadHeaderTimeout: l.HeaderTime, IdleTimeout: l.KeepAlive, MaxHeaderBytes: l.HeaderBytes,
 		// "OPTIONS *" is handled like any other request.
 		DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, connOf(c))
 		},
-		ErrorLog: slog.NewLogLogger(quiet{g.opt.Log.Handler()}, slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(quiet{log.Handler()}, slog.LevelWarn),
 	}
 }
 
@@ -186,8 +190,11 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // Limit bounds the connections of a listener.
-func (g *Guard) Limit(ln net.Listener) net.Listener {
-	return &crowd{Listener: ln, most: g.opt.Limits.Conns}
+func (g *Guard) Limit(ln net.Listener) net.Listener { return g.opt.Limits.Listener(ln) }
+
+// Listener bounds the connections of a listener by Conns.
+func (l Limits) Listener(ln net.Listener) net.Listener {
+	return &crowd{Listener: ln, most: l.withDefaults().Conns}
 }
 
 // Drop ends requests in progress with a token that was revoked or has expired.
@@ -251,7 +258,7 @@ func isOpen(p string) bool {
 	if p != path.Clean(p) && p != path.Clean(p)+"/" {
 		return false
 	}
-	return p == "/healthz" || p == "/openapi.json" || p == "/docs" || strings.HasPrefix(p, "/docs/") ||
+	return p == "/healthz" || p == "/readyz" || p == "/openapi.json" || p == "/docs" || strings.HasPrefix(p, "/docs/") ||
 		strings.HasPrefix(p, "/v1/attach/")
 }
 

@@ -86,6 +86,7 @@ func TestGuard_ChecksTokenHostAndOrigin(t *testing.T) {
 		{"two tokens", "GET", "/v1/x", []string{token, token}, 401, "a token is required"},
 		{"a token in the query", "GET", "/v1/x?token=" + secret, nil, 401, "a token is required"},
 		{"health", "GET", "/healthz", nil, 200, `none "" false`},
+		{"readiness", "GET", "/readyz", nil, 200, `none "" false`},
 		{"health with a token", "GET", "/healthz", []string{token}, 200, `none "" false`},
 		{"docs", "GET", "/docs/x.js", nil, 200, `none`},
 		{"a terminal", "GET", "/v1/attach/x?token=y", nil, 200, `none`},
@@ -151,7 +152,7 @@ func TestGuard_LimitsFailedAttempts(t *testing.T) {
 	var last http.Header
 	codes := ""
 	for range 5 {
-		other, _ := newSecret()
+		other, _ := NewSecret()
 		code, head, _ := ask(t, addr, "GET", "/x", "Authorization: Bearer "+other)
 		codes, last = codes+fmt.Sprint(code, " "), head
 	}

@@ -79,8 +79,8 @@ func (t *Tokens) now() time.Time {
 	return time.Now()
 }
 
-// newSecret generates a secret. crypto/rand never fails.
-func newSecret() (secret, id string) {
+// NewSecret generates a secret, and returns it with the ID in it. crypto/rand never fails.
+func NewSecret() (secret, id string) {
 	var b [idDigits/2 + randomBytes]byte
 	_, _ = rand.Read(b[:])
 	id = hex.EncodeToString(b[:idDigits/2])
@@ -121,7 +121,7 @@ func (t *Tokens) Create(ctx context.Context, req wire.TokenRequest) (wire.TokenR
 	}
 	for try := 0; ; try++ {
 		var secret string
-		secret, tok.ID = newSecret()
+		secret, tok.ID = NewSecret()
 		tok.Hash = HashOf(secret)
 		err := t.Store.AddToken(ctx, tok)
 		if err == nil {
@@ -193,10 +193,15 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	if err := t.Store.RemoveToken(ctx, id); err != nil {
 		return err
 	}
+	t.Ended(id)
+	return nil
+}
+
+// Ended ends requests in progress with a token that is no longer valid.
+func (t *Tokens) Ended(id string) {
 	for _, end := range t.Revoked {
 		end(id)
 	}
-	return nil
 }
 
 // Widen adds sandboxes to a limited token, such as the forks that it created.

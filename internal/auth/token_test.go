@@ -199,7 +199,7 @@ func TestScopesAndPrincipals(t *testing.T) {
 
 // FuzzParseSecret checks that a secret has only one spelling, and contains a valid ID.
 func FuzzParseSecret(f *testing.F) {
-	s, _ := newSecret()
+	s, _ := NewSecret()
 	f.Add(s)
 	f.Add("cpc_0123abcd_" + strings.Repeat("A", 43))
 	f.Add("cpc_0123abcd_" + strings.Repeat("A", 42) + "\n")
