@@ -23,7 +23,9 @@ func describe(doc *huma.OpenAPI) error {
 	if err := json.Unmarshal(words, &d.said); err != nil {
 		return err
 	}
-	d.said["Health"] = "Health reports that the daemon is ready." // the only type that is not in client/wire
+	// The only types that are not in client/wire.
+	d.said["Health"] = "Health reports that the daemon is alive."
+	d.said["Readiness"] = "Readiness reports that the daemon is ready for requests."
 	for name, s := range doc.Components.Schemas.Map() {
 		if s.Description == "" {
 			s.Description = d.said[name]

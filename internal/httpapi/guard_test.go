@@ -105,7 +105,7 @@ func TestOperations_RequireScope(t *testing.T) {
 		}
 	}
 	slices.Sort(open)
-	if want := []string{"GET /docs", "GET /healthz", "GET /openapi.json",
+	if want := []string{"GET /docs", "GET /healthz", "GET /openapi.json", "GET /readyz",
 		"GET /v1/attach/{session}"}; !slices.Equal(open, want) {
 		t.Errorf("operations without a scope: %q, want %q", open, want)
 	}

@@ -8,6 +8,7 @@
 // name or ID of a sandbox.
 //
 //	GET    /healthz                           {"ok":true}; no token
+//	GET    /readyz                            {"ready":true}, or 503; no token
 //	GET    /metrics                           text for Prometheus
 //	GET    /openapi.json, /docs               the document, and a page of it; no token
 //	GET    /v1/status                         DaemonStatus

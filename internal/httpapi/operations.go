@@ -45,7 +45,9 @@ func aboutByTag() map[string]map[string]about {
 
 func aboutDaemon() map[string]about {
 	return map[string]about{
-		"healthz": says("For load balancers and supervisors. Requires no token."),
+		"healthz": says("Liveness: a daemon that does not answer must be restarted. Requires no token."),
+		"readyz": says("Readiness: the store is open and recovered, the storage driver works, and the daemon is not " +
+			"stopping. Otherwise the response is 503; the reason is in the log. Requires no token."),
 		"ping":    says("The response is empty: the daemon is ready and the token is valid."),
 		"metrics": says("Requests, sandboxes, events and bytes, in the Prometheus text format."),
 		"openapi": says("OpenAPI 3.1, generated from the operations of this server. Requires no token."),

@@ -19,6 +19,7 @@ type health struct {
 func (s *Server) addDaemon(api huma.API) {
 	plain(s, api, operation("GET", "/healthz", "healthz", "Whether the daemon serves", tagDaemon, 0),
 		func(context.Context, *struct{}) (health, error) { return health{true}, nil })
+	plain(s, api, operation("GET", "/readyz", "readyz", "Whether the daemon is ready for requests", tagDaemon, 0), s.ready)
 	silent(s, api, each(operation("GET", "/v1/ping", "ping", "Check the connection and the token", tagDaemon, auth.Read)),
 		func(context.Context, *struct{}) error { return nil })
 

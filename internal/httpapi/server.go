@@ -23,6 +23,9 @@ type Options struct {
 	Roles
 	// Status returns the state of the daemon; the server fills in the numbers of sandboxes.
 	Status func() wire.DaemonStatus
+	// Ready returns why the daemon should receive no requests, with kind Unavailable and a text for callers without a
+	// token; nil: it always serves.
+	Ready func(ctx context.Context) error
 	// Sockets opens and closes the sockets of the line protocol; nil: unsupported.
 	Sockets Sockets
 	// MCP serves the Model Context Protocol, with each caller's own rights; nil: not served.
