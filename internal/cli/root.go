@@ -46,7 +46,9 @@ Environment:
   COPPICE_EXEC_PATH
                   directory of coppice-init, coppice-gate and coppice-sentry, if
                   they are not built in (default: the directory of coppice)
-  NO_COLOR        if set, disable colors`
+  NO_COLOR        if set, disable colors
+
+Variables that configure "coppice serve" are listed in "coppice help serve".`
 
 // root builds the command tree.
 func (a *app) root() *cobra.Command {

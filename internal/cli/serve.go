@@ -16,17 +16,15 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/internal/daemon"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 func (a *app) serve() *cobra.Command {
 	var (
-		idle    time.Duration
+		opt     daemon.Options
 		readyFD int
 		stop    bool
-		memory  string
-		tcp     daemon.HTTP
 	)
+	all := settings(&opt)
 	cmd := &cobra.Command{
 		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupDaemon,
 		Long: `Run the daemon in the foreground until SIGINT or SIGTERM. This is rarely
@@ -38,62 +36,69 @@ create"), and TLS on any address but loopback. Requests for other host names and
 from other sites are rejected; see docs/api-security.md.
 
 The daemon limits its own memory to a quarter of the host's, or of its cgroup's;
---memory sets another limit. See docs/LIMITS.md.`,
+--memory sets another limit. See docs/LIMITS.md.
+
+In a container, the environment can configure the daemon instead. A flag
+overrides its variable. A daemon that a command starts reads only the variables
+listed in "coppice help". See docs/guides/daemon.md.
+
+` + variablesHelp(),
 		Example: `  coppice serve
   coppice serve --http 127.0.0.1:8080
   coppice serve --http :8443 --tls-cert cert.pem --tls-key key.pem
+  COPPICE_HTTP=:8443 COPPICE_TOKEN_FILE=/run/secrets/token coppice serve
   coppice serve --stop`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			home, err := a.home()
-			if err != nil {
-				return err
-			}
 			if stop {
 				return a.stopDaemon(cmd.Context())
 			}
-			most, err := a.daemonMemory(memory)
-			if err != nil {
-				return err
+			err := a.daemonOptions(&opt, all, cmd.Flags().Changed)
+			if err == nil {
+				if readyFD > 0 {
+					opt.Ready = os.NewFile(uintptr(readyFD), "ready")
+				}
+				err = daemon.Serve(cmd.Context(), opt)
 			}
-			opt := daemon.Options{Home: home, Version: a.version, Idle: idle, Memory: most, UserHome: a.getenv("HOME"),
-				UserConfig: a.getenv("XDG_CONFIG_HOME"), UserPath: a.getenv("PATH"), ExecPath: a.getenv("COPPICE_EXEC_PATH"),
-				Stderr: a.stderr, HTTP: tcp}
-			opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
-			if readyFD > 0 {
-				opt.Ready = os.NewFile(uintptr(readyFD), "ready")
-			}
-			return daemon.Serve(cmd.Context(), opt)
+			return a.served(opt.Log, err)
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&idle, "idle", 0, "exit after `TIME` without work or live sandboxes; 0 is never")
-	f.StringVar(&memory, "memory", "", "soft memory limit of the daemon, `SIZE` as in 1GiB; also set by GOMEMLIMIT")
+	addSettings(f, all)
+	f.DurationVar(&opt.Idle, "idle", 0, "exit after `TIME` without work or live sandboxes; 0 is never")
 	f.BoolVar(&stop, "stop", false, "stop the daemon that serves the home, and wait until it exits")
-	f.StringVar(&tcp.Addr, "http", "",
-		"also serve the API on TCP at `ADDR`, as in 127.0.0.1:8080; port 0 picks a free port")
-	f.StringVar(&tcp.TLSCert, "tls-cert", "", "serve TLS with the certificate in `FILE` (PEM)")
-	f.StringVar(&tcp.TLSKey, "tls-key", "", "private key of the certificate, in `FILE` (PEM)")
-	f.BoolVar(&tcp.BehindProxy, "behind-proxy", false, "TLS is terminated by a trusted reverse proxy")
-	f.BoolVar(&tcp.NoAuth, "no-auth", false, "disable authentication (loopback only)")
-	f.StringArrayVar(&tcp.AllowHosts, "allow-host", nil, "accept `NAME` as Host header; repeatable")
-	f.StringVar(&tcp.Single, "single", "", "also serve the operations of sandbox `NAME` at /v1/")
 	must(cmd.RegisterFlagCompletionFunc("single", a.names(0)))
 	f.IntVar(&readyFD, "ready-fd", 0, "write to descriptor `FD` when ready")
 	must(f.MarkHidden("ready-fd"))
 	return cmd
 }
 
-// daemonMemory returns the soft limit of the daemon's memory: the flag, or GOMEMLIMIT, which the runtime has already
-// parsed; 0 without either.
-func (a *app) daemonMemory(flag string) (int64, error) {
-	switch {
-	case flag != "":
-		n, err := policy.ParseBytes(flag)
-		return n, fault.Wrap(err, "--memory")
-	case a.getenv("GOMEMLIMIT") != "":
-		return debug.SetMemoryLimit(-1), nil
+// daemonOptions completes the options of a daemon, which have the values of flags, from the environment.
+func (a *app) daemonOptions(opt *daemon.Options, all []setting, given func(flag string) bool) (err error) {
+	if err := readSettings(all, given, a.getenv); err != nil {
+		return err
 	}
-	return 0, nil
+	if opt.Home, err = a.home(); err != nil {
+		return err
+	}
+	opt.Version, opt.Stderr, opt.Warnings = a.version, a.stderr, unknownVariables(all, os.Environ())
+	opt.UserHome, opt.UserConfig, opt.UserPath = a.getenv("HOME"), a.getenv("XDG_CONFIG_HOME"), a.getenv("PATH")
+	opt.ExecPath = a.getenv("COPPICE_EXEC_PATH")
+	opt.RealUID, opt.RealGID = daemon.RealIDs(a.getenv("COPPICE_REAL_IDS"))
+	if opt.Memory == 0 && a.getenv("GOMEMLIMIT") != "" {
+		opt.Memory = debug.SetMemoryLimit(-1) // the runtime has parsed it
+	}
+	return nil
+}
+
+// served returns the result of a daemon. With a log in JSON, an error is its last line.
+func (a *app) served(log daemon.Log, err error) error {
+	var reported *daemon.ExitError
+	if err == nil || log.Format != daemon.LogJSON || errors.As(err, &reported) {
+		return err
+	}
+	we := wireError(err)
+	log.Logger(a.stderr).Error("failed", "err", we.Message, "kind", we.Kind, "hint", we.Hint)
+	return &exitCode{code: exitCodeOf(fault.Kind(we.Kind))}
 }
 
 // stopDaemon stops the daemon of the home, if one runs, and prints its PID.

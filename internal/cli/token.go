@@ -13,6 +13,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/daemon"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
 
@@ -24,7 +25,7 @@ commands use the unix socket, which requires none.`,
 		Example: `  coppice token create ci --scope operate --expires 30d
   coppice token ls
   coppice token rm 1f0c9a3e`,
-	}, a.tokenCreate(), a.tokenLs(), a.tokenRm())
+	}, a.tokenCreate(), a.tokenGenerate(), a.tokenLs(), a.tokenRm())
 }
 
 func (a *app) tokenCreate() *cobra.Command {
@@ -85,6 +86,23 @@ account.`,
 		cobra.FixedCompletions([]string{"read", "operate", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
 	return cmd
+}
+
+func (a *app) tokenGenerate() *cobra.Command {
+	return &cobra.Command{
+		Use: "generate", Short: "Generate the secret of a token, and print it",
+		Long: `Generate the secret of a token for "coppice serve --token-file", and print it.
+It is not stored, and is valid only while a daemon is configured with it.`,
+		Example: `  coppice token generate > token`,
+		Args:    between(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			secret := daemon.NewToken()
+			return a.print(map[string]any{"secret": secret}, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, secret)
+				return err
+			})
+		},
+	}
 }
 
 // lifetime parses a duration, which may be in days; "" is unlimited.

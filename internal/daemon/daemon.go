@@ -54,6 +54,12 @@ type Options struct {
 	// foreground, which logs to Stderr and fails at once.
 	Ready  io.WriteCloser
 	Stderr io.Writer
+	// Log configures the log. The zero value is text with level info.
+	Log Log
+	// Warnings are lines to log at the start.
+	Warnings []string
+	// Defaults are settings of new sandboxes.
+	Defaults Defaults
 	// HTTP configures a TCP listener of the API in addition to the home's socket. It must not be used with Ready.
 	HTTP HTTP
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/ports"
 )
 
@@ -25,11 +27,21 @@ type tcpDoor struct {
 	opt  HTTP
 	ln   net.Listener
 	cert *certificate // nil: no TLS
-	srv  *http.Server // nil before serve
+	srv  *http.Server
+	now  handler // what srv serves
 }
 
-// openDoor listens on the address, but does not serve yet. It returns nil for no address. The caller closes it.
-func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
+// handler is an http.Handler that can be replaced while it serves.
+type handler struct{ at atomic.Pointer[http.Handler] }
+
+// ServeHTTP passes a request to the present handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { (*h.at.Load()).ServeHTTP(w, r) }
+
+func (h *handler) set(next http.Handler) { h.at.Store(&next) }
+
+// openDoor listens on the address, and answers there that the daemon is starting, until serve. It sends the error of
+// the server to failed. It returns nil for no address. The caller closes it.
+func openDoor(ctx context.Context, opt HTTP, log *slog.Logger, failed chan<- error) (*tcpDoor, error) {
 	if opt.Addr == "" {
 		return nil, nil
 	}
@@ -53,8 +65,23 @@ func openDoor(ctx context.Context, opt HTTP) (*tcpDoor, error) {
 		return nil, fault.New(fault.Unavailable, "listen on %s", opt.Addr).Because(err).
 			WithHint("if another program listens there, choose another port, or 0 for any: coppice serve --http 127.0.0.1:0")
 	}
+	limits := doorLimits()
+	d.now.set(httpapi.Starting())
+	d.srv = limits.Server(&d.now, log)
+	ln := limits.Listener(d.ln)
+	if d.cert == nil {
+		go func() { failed <- d.srv.Serve(ln) }()
+		return d, nil
+	}
+	d.cert.log = log
+	d.srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.cert.get,
+		NextProtos: []string{"http/1.1"}}
+	go func() { failed <- d.srv.ServeTLS(ln, "", "") }()
 	return d, nil
 }
+
+// doorLimits are the limits of the TCP door.
+func doorLimits() auth.Limits { return auth.Limits{Conns: maxConns()} }
 
 // url returns the address of the door.
 func (d *tcpDoor) url() string {
@@ -78,11 +105,8 @@ func (opt Options) listeners(d *tcpDoor) []wire.Listener {
 	return out
 }
 
-// serve starts to serve behind a guard, which is informed of revoked tokens. It sends the error of the server to
-// failed.
-func (d *tcpDoor) serve(
-	api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger, failed chan<- error,
-) {
+// serve starts to serve behind a guard, which is informed of revoked tokens.
+func (d *tcpDoor) serve(api http.Handler, previews *ports.Proxy, tokens *auth.Tokens, log *slog.Logger) {
 	if d == nil {
 		return
 	}
@@ -92,18 +116,9 @@ func (d *tcpDoor) serve(
 	g := auth.NewGuard(api,
 		auth.Options{Tokens: tokens, NoAuth: d.opt.NoAuth, TLS: d.cert != nil, BehindProxy: d.opt.BehindProxy,
 			Preview: previews,
-			Hosts:   d.opt.AllowHosts, Log: log, Limits: auth.Limits{Conns: maxConns()}})
+			Hosts:   d.opt.AllowHosts, Log: log, Limits: doorLimits()})
 	tokens.Revoked = append(tokens.Revoked, g.Drop)
-	d.srv = g.Server()
-	ln := g.Limit(d.ln)
-	if d.cert == nil {
-		go func() { failed <- d.srv.Serve(ln) }()
-		return
-	}
-	d.cert.log = log
-	d.srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: d.cert.get,
-		NextProtos: []string{"http/1.1"}}
-	go func() { failed <- d.srv.ServeTLS(ln, "", "") }()
+	d.now.set(g)
 }
 
 // maxConns is the maximum number of TCP connections: half of this process's descriptors, so that TCP clients
@@ -118,7 +133,7 @@ func maxConns() int {
 
 // shutdown waits for requests to end, at most until ctx ends.
 func (d *tcpDoor) shutdown(ctx context.Context) {
-	if d == nil || d.srv == nil {
+	if d == nil {
 		return
 	}
 	if err := d.srv.Shutdown(ctx); err != nil {
@@ -126,9 +141,10 @@ func (d *tcpDoor) shutdown(ctx context.Context) {
 	}
 }
 
+// close ends all requests. It may be called after shutdown.
 func (d *tcpDoor) close() {
 	if d != nil {
-		d.ln.Close()
+		_ = d.srv.Close() // closes d.ln, too
 	}
 }
 

@@ -7,9 +7,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -50,17 +52,18 @@ func TestDoor_ReloadsRenewedCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "c"), filepath.Join(dir, "k")
+	log, failed := slog.New(slog.DiscardHandler), make(chan error, 1)
 	if _, err := openDoor(t.Context(),
-		HTTP{Addr: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}); !fault.Is(err, fault.Invalid) {
+		HTTP{Addr: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}, log, failed); !fault.Is(err, fault.Invalid) {
 		t.Errorf("no files: %v", err)
 	}
 	writeCert(t, certFile, keyFile, 1)
-	d, err := openDoor(t.Context(), HTTP{Addr: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile})
+	d, err := openDoor(t.Context(), HTTP{Addr: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}, log, failed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.close()
-	d.serve(nil, ports.New(ports.Options{}), &auth.Tokens{}, slog.New(slog.DiscardHandler), make(chan error, 1))
+	d.serve(nil, ports.New(ports.Options{}), &auth.Tokens{}, log)
 	defer d.shutdown(t.Context())
 	serial := func(least uint16) int64 {
 		// The test checks which certificate is served, not whether to trust it.
@@ -90,5 +93,43 @@ func TestDoor_ReloadsRenewedCertificate(t *testing.T) {
 	look()
 	if got := serial(tls.VersionTLS13); got != 2 {
 		t.Errorf("renewed: serial %d", got)
+	}
+}
+
+func TestDoor_AnswersProbesBeforeItServes(t *testing.T) {
+	t.Parallel()
+	log, failed := slog.New(slog.DiscardHandler), make(chan error, 1)
+	d, err := openDoor(t.Context(), HTTP{Addr: "127.0.0.1:0"}, log, failed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	status := func(path string) int {
+		res, err := http.Get(d.url() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503, "/v1/status": 503} {
+		if got := status(path); got != want {
+			t.Errorf("starting: %s: %d", path, got)
+		}
+	}
+	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	d.serve(api, ports.New(ports.Options{}), &auth.Tokens{}, log)
+	for path, want := range map[string]int{"/healthz": 204, "/readyz": 204, "/v1/status": 401} {
+		if got := status(path); got != want {
+			t.Errorf("serving: %s: %d", path, got)
+		}
+	}
+	d.close()
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+	if conn, err := net.Dial("tcp", d.ln.Addr().String()); err == nil {
+		conn.Close()
+		t.Error("it still listens")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/command"
@@ -66,6 +67,7 @@ type whole struct {
 	*travel.Travel          // the engine's
 	*restore.Restorer       // the engine's
 	*diskuse.Meter
+	probe  func(context.Context, engine.HostQuestion) (wire.ProbeReport, error)
 	db     *meta.DB
 	layers *layer.Store
 	images *memory.Store
@@ -160,7 +162,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
 		Histories: e.Histories, Travel: e.Travel, Restorer: e.Restorer,
 		Meter: diskuse.New(diskuse.Config{Home: c.Home, DB: db, Unused: e.Upkeep.Unused}),
-		db:    db, layers: layers, images: images, ledger: book,
+		probe: host.probe, db: db, layers: layers, images: images, ledger: book,
 	}, nil
 }
 

@@ -17,13 +17,17 @@ type HTTP struct {
 	NoAuth          bool     // require no token; only on loopback
 	AllowHosts      []string // additional names of the listener, besides localhost and its address
 	Single          string   // a sandbox whose operations are also served at /v1/
+	// TokenFile names a file with the secret of a token of scope admin, which is valid while the file has it; "" is none.
+	// The file is read again every few seconds.
+	TokenFile string
 }
 
 // check refuses insecure configurations before anything is opened. byItself means that the daemon was started
 // automatically, so that no user sees its output.
 func (h HTTP) check(byItself bool) error {
 	if h.Addr == "" {
-		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 {
+		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 ||
+			h.TokenFile != "" {
 			return fault.New(fault.Invalid, "these options require a TCP address").
 				WithHint("set it: coppice serve --http 127.0.0.1:8080")
 		}
@@ -42,6 +46,9 @@ func (h HTTP) check(byItself bool) error {
 	case (h.TLSCert == "") != (h.TLSKey == ""):
 		return fault.New(fault.Invalid, "TLS requires a certificate and its key").
 			WithHint("set both: --tls-cert FILE --tls-key FILE")
+	case h.NoAuth && h.TokenFile != "":
+		return fault.New(fault.Invalid, "--no-auth and --token-file are mutually exclusive").
+			WithHint("omit --no-auth: coppice serve --http %s --token-file FILE", h.Addr)
 	case h.NoAuth && (!loopback || h.BehindProxy):
 		return fault.New(fault.Denied,
 			"--no-auth requires a loopback address and no proxy: every client that reaches the API controls this machine's "+

@@ -22,7 +22,10 @@ func TestHTTP_RefusesUnsafeOptions(t *testing.T) {
 		{HTTP{Addr: "127.0.0.1:1", NoAuth: true, TLSCert: cert, TLSKey: key}, ""},
 		{HTTP{Addr: ":8443", TLSCert: cert, TLSKey: key, AllowHosts: []string{"a.example.com"}}, ""},
 		{HTTP{Addr: "10.0.0.1:80", BehindProxy: true}, ""},
+		{HTTP{Addr: "127.0.0.1:1", TokenFile: "/run/secrets/token"}, ""},
 
+		{HTTP{TokenFile: "/run/secrets/token"}, fault.Invalid},
+		{HTTP{Addr: "127.0.0.1:1", NoAuth: true, TokenFile: "/run/secrets/token"}, fault.Invalid},
 		{HTTP{Addr: ":8443"}, fault.Denied},
 		{HTTP{Addr: "0.0.0.0:8443"}, fault.Denied},
 		{HTTP{Addr: "[::]:8443"}, fault.Denied},

@@ -17,10 +17,19 @@ func (a adapted) Checkout(ctx context.Context, name, ref string, inPlace bool) (
 	return a.backend.Checkout(ctx, name, wire.CheckoutRequest{Node: ref, InPlace: inPlace})
 }
 
-// swept adapts the engine to the API. It removes the socket of a removed sandbox.
+// swept adapts the engine to the API. It removes the socket of a removed sandbox, and gives new sandboxes the
+// daemon's defaults.
 type swept struct {
 	backend
-	lines *lines
+	lines    *lines
+	defaults Defaults
+}
+
+// Create implements httpapi.Sandboxes.
+func (s swept) Create(
+	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
+) (wire.Sandbox, error) {
+	return s.backend.Create(ctx, s.defaults.fill(req), progress)
 }
 
 // Remove implements httpapi.Sandboxes.

@@ -48,6 +48,8 @@ type backend interface {
 	// Busy reports whether a sandbox is live or background work is in progress; then an idle daemon does not exit. It
 	// is called about once a second.
 	Busy() bool
+	// Ready checks that the store answers, and that a storage driver works, by name; "" and "auto" are any.
+	Ready(ctx context.Context, driver string) error
 	// store returns the database that stores tokens.
 	store() *meta.DB
 	// Close stops background work and releases all resources. Monitors continue.
@@ -109,7 +111,7 @@ func serve(ctx context.Context, opt Options) (err error) {
 	defer stop()
 	syscall.Umask(0o022) // not the umask of the first client
 
-	s := &serving{opt: opt, stop: stop}
+	s := &serving{opt: opt, stop: stop, failed: make(chan error, servers)}
 	defer s.opened.Run(&err)
 	err = s.prepare(ctx)
 	if errors.Is(err, errServed) {
@@ -117,6 +119,9 @@ func serve(ctx context.Context, opt Options) (err error) {
 		return nil
 	}
 	if err != nil {
+		return err
+	}
+	if err := s.openFrontDoor(ctx); err != nil {
 		return err
 	}
 	if err := s.openEngine(ctx); err != nil {

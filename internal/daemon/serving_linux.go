@@ -21,9 +21,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/undo"
 )
 
-// serving is one run of the daemon. Its phases are prepare, openEngine, openDoors, listen, wait and shut, in this
-// order; each needs the results of the previous ones. A phase that fails leaves nothing running, and the resources of
-// all phases are on the stack opened.
+// serving is one run of the daemon. Its phases are prepare, openFrontDoor, openEngine, openDoors, listen, wait and
+// shut, in this order; each needs the results of the previous ones. A phase that fails leaves nothing running, and the
+// resources of all phases are on the stack opened.
 type serving struct {
 	opt    Options
 	stop   func()     // stops the notification of signals, so that a second signal kills the process
@@ -45,6 +45,9 @@ type serving struct {
 	started  time.Time
 
 	tokens   *auth.Tokens
+	file     *tokenFile    // nil: none
+	watched  chan struct{} // closed when file is no longer watched; nil: none
+	ready    *readiness
 	tcp      *tcpDoor // nil: none
 	in       *inside
 	previews *ports.Proxy
@@ -56,6 +59,9 @@ type serving struct {
 	within *http.Server // on in
 	failed chan error   // has room for the result of each server
 }
+
+// servers is the maximum number of servers.
+const servers = 3
 
 // onEnd registers a function to call at the end of the run.
 func (s *serving) onEnd(do func()) {
@@ -89,7 +95,10 @@ func (s *serving) prepare(ctx context.Context) (err error) {
 		s.onEnd(func() { log.Close() })
 		s.out = log
 	}
-	s.log = slog.New(slog.NewTextHandler(newCleanLog(s.out), nil))
+	s.log = s.opt.Log.Logger(s.out)
+	for _, w := range s.opt.Warnings {
+		s.log.Warn(w)
+	}
 
 	mem, freely, err := limitMemory(s.opt.Memory, s.log)
 	if err != nil {
@@ -97,6 +106,16 @@ func (s *serving) prepare(ctx context.Context) (err error) {
 	}
 	s.mem = mem
 	s.onEnd(freely)
+	return nil
+}
+
+// openFrontDoor listens on TCP, where the probes of an orchestrator are answered from now on: recovering a home may
+// take minutes. Everything else is refused until listen.
+func (s *serving) openFrontDoor(ctx context.Context) (err error) {
+	if s.tcp, err = openDoor(ctx, s.opt.HTTP, s.log, s.failed); err != nil {
+		return err
+	}
+	s.onEnd(s.tcp.close)
 	return nil
 }
 
@@ -141,20 +160,23 @@ func (s *serving) closeEngine(err error) error {
 	return errors.Join(err, s.eng.Close())
 }
 
-// openDoors opens all listeners except the home's socket. It does not serve yet.
-func (s *serving) openDoors(ctx context.Context) (err error) {
-	s.tokens = newTokens(s.eng)
-	if s.tcp, err = openDoor(ctx, s.opt.HTTP); err != nil {
+// openDoors makes what serves all listeners. It does not serve yet.
+func (s *serving) openDoors(ctx context.Context) error {
+	configured := &auth.Configured{Store: tokenStore{s.eng.store()}}
+	s.tokens = newTokens(s.eng, configured)
+	if err := s.openTokenFile(ctx, configured); err != nil {
 		return s.closeEngine(err)
 	}
-	s.onEnd(s.tcp.close)
+	s.ready = &readiness{base: s.base, log: s.log,
+		check: func(ctx context.Context) error { return s.eng.Ready(ctx, s.opt.Defaults.Driver) }}
 	s.in = newInside(s.tokens)
 	// Through the home's socket, clients connect to ports, but get no previews. The TCP door passes the hosts of
 	// previews to s.previews, and reports its address (ServedAt).
 	s.previews = ports.New(ports.Options{Engine: s.eng, Home: s.opt.Home, Allow: mayPreview, Proved: auth.Proved})
 	s.onEnd(s.previews.Close)
 	s.api = httpapi.New(httpapi.Options{
-		Roles:     roles(swept{s.eng, s.lines}),
+		Roles:     roles(swept{s.eng, s.lines, s.opt.Defaults}),
+		Ready:     s.ready.ready,
 		Sockets:   s.lines,
 		MCP:       mcpHandler(s.base, s.in, s.opt.Version, s.log), //nolint:contextcheck // sessions outlive the call
 		Tokens:    s.tokens,
@@ -170,6 +192,20 @@ func (s *serving) openDoors(ctx context.Context) (err error) {
 	})
 	_, s.born = s.api.Active()
 	return nil
+}
+
+// openTokenFile reads the token file, if one is configured.
+func (s *serving) openTokenFile(ctx context.Context, configured *auth.Configured) error {
+	if s.opt.HTTP.TokenFile == "" {
+		return nil
+	}
+	private, err := unseen(s.opt.Home)
+	if err != nil {
+		return err
+	}
+	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private, root: s.opt.RealUID < 0 && os.Getuid() == 0,
+		tokens: configured, drop: s.tokens.Ended, log: s.log}
+	return s.file.load(ctx)
 }
 
 func (s *serving) status() wire.DaemonStatus {
@@ -199,14 +235,27 @@ func (s *serving) listen() error {
 		BaseContext: func(net.Listener) context.Context { return auth.With(context.Background(), auth.Owner()) },
 	}
 	s.within = s.in.server(s.api, s.log)
-	s.failed = make(chan error, 3)
 	s.tokens.Revoked = append(s.tokens.Revoked, s.in.drop)
-	s.tcp.serve(s.api, s.previews, s.tokens, s.log, s.failed) // first: it must be informed of revoked tokens
+	s.tcp.serve(s.api, s.previews, s.tokens, s.log) // first: it must be informed of revoked tokens
+	if s.file != nil {
+		s.watched = make(chan struct{})
+		go func() {
+			defer close(s.watched)
+			s.file.watch(s.base)
+		}()
+	}
 	go func() { s.failed <- s.srv.Serve(ln) }()
 	go func() { s.failed <- s.within.Serve(s.in) }()
 	if s.opt.Ready != nil {
 		tell(s.opt.Ready, nil)
 		s.log.Info("serving", "home", s.opt.Home, "pid", os.Getpid())
+		return nil
+	}
+	if s.opt.Log.Format == LogJSON {
+		s.log.Info("serving", "home", s.opt.Home, "pid", os.Getpid())
+		if s.tcp != nil {
+			s.log.Info("listening", "url", s.tcp.url())
+		}
 		return nil
 	}
 	fmt.Fprintf(s.out, "coppice: serving %s\n", s.opt.Home)
@@ -228,6 +277,7 @@ func (s *serving) wait(ctx context.Context) error {
 
 // shut ends all requests and closes the engine. err is the result of wait.
 func (s *serving) shut(ctx context.Context, err error) error {
+	s.ready.stopping.Store(true)
 	s.home.unlisten()
 	idle := err == nil && ctx.Err() == nil // stop cancels ctx
 	s.stop()
@@ -240,6 +290,9 @@ func (s *serving) shut(ctx context.Context, err error) error {
 	defer latest.Stop()
 	s.drain(context.WithoutCancel(ctx))
 	inTime, cerr := closeBy(latest.C, func() error {
+		if s.watched != nil {
+			<-s.watched // the watch of the token file reads the database until s.base ends
+		}
 		s.lines.close()
 		return s.eng.Close()
 	})
@@ -249,7 +302,7 @@ func (s *serving) shut(ctx context.Context, err error) error {
 			WithHint("see %s", LogPath(s.opt.Home))
 		s.log.Error("exiting with work still in progress", "err", cerr)
 	}
-	if s.opt.Ready != nil {
+	if s.opt.Ready != nil || s.opt.Log.Format == LogJSON {
 		s.log.Info("stopped")
 	}
 	return errors.Join(err, cerr)

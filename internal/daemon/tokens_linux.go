@@ -73,9 +73,9 @@ func tokenOf(rec meta.Token) (auth.Token, error) {
 	return t, nil
 }
 
-// newTokens returns the tokens in the engine's database.
-func newTokens(eng backend) *auth.Tokens {
-	return &auth.Tokens{Store: tokenStore{eng.store()}, Find: func(ctx context.Context, name string) (string, error) {
+// newTokens returns the tokens in the engine's database, and the configured one.
+func newTokens(eng backend, configured *auth.Configured) *auth.Tokens {
+	return &auth.Tokens{Store: configured, Find: func(ctx context.Context, name string) (string, error) {
 		sb, err := eng.Sandbox(ctx, name)
 		return sb.ID, err
 	}}

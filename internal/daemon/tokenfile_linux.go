@@ -1,0 +1,143 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// tokenEvery is the time between two looks at the token file.
+const tokenEvery = 5 * time.Second
+
+// maxTokenFile is the maximum size of a token file, in bytes.
+const maxTokenFile = 4 << 10
+
+// tokenFile makes the secret in a file the configured token.
+type tokenFile struct {
+	name    string
+	private []string // directories of the host that sandboxes do not see; see unseen
+	root    bool     // the daemon is real root
+	tokens  *auth.Configured
+	drop    func(id string) // ends requests with a token that is no longer valid
+	log     *slog.Logger
+}
+
+// unseen returns the directories that no sandbox from the host sees: the home, and those that each sandbox has for
+// itself.
+func unseen(home string) ([]string, error) {
+	where, err := filepath.EvalSymlinks(home)
+	return append([]string{where}, rootspec.Reserved...), fault.Wrap(err, "find the home")
+}
+
+// load reads the file. On an error, no token is configured.
+func (f *tokenFile) load(ctx context.Context) error {
+	secret, err := f.read()
+	ended, serr := f.tokens.Set(ctx, secret, time.Now())
+	if ended != "" {
+		f.drop(ended)
+	}
+	if err == nil && serr != nil {
+		err = fault.Wrap(serr, "read the token file %s", f.name)
+	}
+	return err
+}
+
+// watch loads the file again and again until ctx ends. It logs changes from and to an error, once.
+func (f *tokenFile) watch(ctx context.Context) {
+	t := time.NewTicker(tokenEvery)
+	defer t.Stop()
+	failed := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		err := f.load(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err != nil && err.Error() != failed:
+			failed = err.Error()
+			f.log.Error("no token is configured", "err", err)
+		case err == nil && failed != "":
+			failed = ""
+			f.log.Info("the token file is valid again", "file", f.name)
+		}
+	}
+}
+
+// read returns the secret in the file, without white space around it. The secret may still be malformed. Errors quote
+// nothing of the content.
+func (f *tokenFile) read() (string, error) {
+	file, err := os.OpenFile(f.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO must not block
+	if err != nil {
+		e := &fault.Error{Kind: fault.KindOf(err), Message: "read the token file", Err: err}
+		if errors.Is(err, fs.ErrNotExist) {
+			e.Hint = "write a token to it: coppice token generate"
+		}
+		return "", e
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return "", fault.Wrap(err, "read the token file %s", f.name)
+	}
+	where, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd())) // where links lead
+	if err != nil {
+		return "", fault.Wrap(err, "find the token file %s", f.name)
+	}
+	if err := safeToken(where, st.Mode(), f.private, f.root); err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
+	switch b = bytes.TrimSpace(b); {
+	case err != nil:
+		return "", fault.Wrap(err, "read the token file %s", f.name)
+	case len(b) == 0:
+		return "", fault.New(fault.Invalid, "the token file %s is empty", f.name).
+			WithHint("write a token to it: coppice token generate")
+	case len(b) > maxTokenFile:
+		return "", fault.New(fault.Invalid, "the token file %s is larger than %d bytes", f.name, maxTokenFile).
+			WithHint("it must contain one token: coppice token generate")
+	}
+	return string(b), nil
+}
+
+// safeToken refuses a token file that others could replace, or that a sandbox could read: one whose base is the host
+// sees the host's files outside the directories private. path has no links. Mode 0444 is what Docker gives secrets, in
+// /run/secrets.
+func safeToken(path string, mode fs.FileMode, private []string, root bool) error {
+	switch {
+	case !mode.IsRegular():
+		return fault.New(fault.Invalid, "the token file %s is not a regular file", path).
+			WithHint("write a token to a file: coppice token generate")
+	case mode.Perm()&0o002 != 0:
+		return fault.New(fault.Denied, "every user can replace the token in %s", path).
+			WithHint("make it private: chmod 0400 %s", path)
+	case root && mode.Perm()&0o004 == 0:
+		return nil // the users of sandboxes are not the daemon's
+	}
+	if slices.ContainsFunc(private, func(dir string) bool { return rootspec.Within(path, dir) }) {
+		return nil
+	}
+	hint := "move it to a directory that each sandbox has for itself, such as /run/secrets"
+	if root {
+		hint += ", or make it private: chmod 0400 " + path
+	}
+	return fault.New(fault.Denied, "sandboxes from the host could read the token in %s", path).WithHint("%s", hint)
+}

@@ -1,0 +1,145 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/auth"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+func TestSafeToken(t *testing.T) {
+	t.Parallel()
+	const home = "/var/lib/coppice"
+	private := append([]string{home}, rootspec.Reserved...)
+	for name, tc := range map[string]struct {
+		path string
+		mode fs.FileMode
+		root bool
+		want fault.Kind
+	}{
+		"a secret of Docker":             {"/run/secrets/token", 0o444, true, ""},
+		"the same as a user":             {"/run/secrets/token", 0o444, false, ""},
+		"a secret of Kubernetes":         {"/run/secrets/c/..2026/token", 0o644, true, ""},
+		"in the home":                    {home + "/token", 0o644, false, ""},
+		"beside the home":                {home + "-token", 0o644, true, fault.Denied},
+		"private":                        {"/etc/token", 0o400, true, ""},
+		"private to a user":              {"/etc/token", 0o400, false, fault.Denied},
+		"for a group":                    {"/etc/token", 0o440, true, ""},
+		"readable in sandboxes":          {"/etc/token", 0o444, true, fault.Denied},
+		"a name that looks like /run":    {"/running/token", 0o444, true, fault.Denied},
+		"writable by others":             {"/run/secrets/token", 0o666, true, fault.Denied},
+		"writable by others, unreadable": {"/etc/token", 0o602, true, fault.Denied},
+		"a directory":                    {"/run/secrets", fs.ModeDir | 0o755, true, fault.Invalid},
+		"a device":                       {"/dev/zero", fs.ModeDevice | 0o444, true, fault.Invalid},
+	} {
+		err := safeToken(tc.path, tc.mode, private, tc.root)
+		if tc.want == "" && err != nil || tc.want != "" && (!fault.Is(err, tc.want) || fault.HintOf(err) == "") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// newTokenFile returns the token file of a directory, which has none yet. ended receives the tokens that end.
+func newTokenFile(t *testing.T) (f *tokenFile, ended chan string) {
+	t.Helper()
+	dir := t.TempDir()
+	db, err := meta.Open(t.Context(), filepath.Join(dir, "coppice.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	private, err := unseen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan string, 64)
+	return &tokenFile{name: filepath.Join(dir, "token"), private: private,
+		tokens: &auth.Configured{Store: tokenStore{db}}, drop: func(id string) { ended <- id }, log: slog.New(slog.DiscardHandler)}, ended
+}
+
+func TestTokenFile_FollowsContent(t *testing.T) {
+	t.Parallel()
+	f, ended := newTokenFile(t)
+	tokens := &auth.Tokens{Store: f.tokens}
+	good, other := NewToken(), NewToken()
+	write := func(text string) {
+		if err := os.WriteFile(f.name, []byte(text), 0o400); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(f.name, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.load(t.Context()); !fault.Is(err, fault.NotFound) {
+		t.Errorf("missing: %v", err)
+	}
+	write("\n" + good + "\r\n")
+	if err := f.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tok, err := tokens.Verify(t.Context(), good); err != nil || tok.Scope != auth.Admin {
+		t.Errorf("%+v, %v", tok, err)
+	}
+	write(other)
+	if err := f.load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tokens.Verify(t.Context(), good); err == nil || len(ended) != 1 {
+		t.Errorf("after rotation: %v, %d ended", err, len(ended))
+	}
+	for _, bad := range []string{"", " \n", "secret", good + " " + other, other + "\x00", other[:20] + "\n" + other[20:],
+		strings.Repeat("x", 5000)} {
+		write(other)
+		if err := f.load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		write(bad)
+		err := f.load(t.Context())
+		if !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" || !strings.Contains(err.Error(), f.name) ||
+			len(bad) > 2 && strings.Contains(err.Error()+fault.HintOf(err), bad) {
+			t.Errorf("%.20q: %v", bad, err)
+		}
+		if _, err := tokens.Verify(t.Context(), other); err == nil {
+			t.Errorf("%.20q: the token before is still valid", bad)
+		}
+	}
+	real := filepath.Join(filepath.Dir(f.name), "..data")
+	write(other)
+	if err := errors.Join(os.Rename(f.name, real), os.Symlink("..data", f.name), f.load(t.Context())); err != nil {
+		t.Errorf("a link: %v", err)
+	}
+	if err := os.Remove(f.name); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(f.name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.load(t.Context()); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a FIFO: %v", err)
+	}
+}
+
+func TestTokenFile_WatchEndsWithContext(t *testing.T) {
+	t.Parallel()
+	f, _ := newTokenFile(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { f.watch(ctx); close(done) }()
+	cancel()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("it still runs")
+	}
+}
