@@ -18,6 +18,7 @@ import (
 // attempt is the data of one compared sandbox.
 type attempt struct {
 	wire.LedgerSummary
+	Rank int         `json:"rank"`           // 1 is the best
 	Git  *attemptGit `json:"git,omitempty"`  // if it works on a repository
 	Test *wire.Trial `json:"test,omitempty"` // if a test was requested
 }

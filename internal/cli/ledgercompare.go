@@ -22,11 +22,14 @@ func (a *app) ledgerCompare() *cobra.Command {
 		diff    bool
 	)
 	cmd := &cobra.Command{
-		Use: "compare NAME... [flags]", Short: "Compare the audit logs of several sandboxes",
-		Long: `Compare sandboxes: exit code of the last command, run time of all commands,
-changed paths, network access, denials, limits hit, programs started, and a risk
-score from 0 to 100 (docs/LEDGER.md has the formula). Name a removed sandbox by
-its ID; its records remain.
+		Use: "compare NAME... [flags]", Short: "Compare and rank several sandboxes by their audit logs",
+		Long: `Compare sandboxes, best first: a test that passes counts before the success of
+the last command, this before a lower risk, and this before a smaller change.
+
+Show the exit code of the last command, the run time of all commands, changed
+paths, network access, denials, limits hit, programs started, and a risk score
+from 0 to 100 (docs/LEDGER.md has the formula). Name a removed sandbox by its ID;
+its records remain.
 
 For sandboxes that work on a git repository, also show commits, files and lines,
 the number of marked files, and which two sandboxes changed the same files.
@@ -57,6 +60,7 @@ each sandbox and shows the result.`,
 			if err != nil {
 				return err
 			}
+			rank(all)
 			if err := a.print(map[string]any{"sandboxes": all},
 				func(w io.Writer) error { return a.sideBySide(w, all) }); err != nil || !diff {
 				return err
@@ -87,6 +91,11 @@ func (a *app) sideBySide(w io.Writer, all []attempt) error {
 		head = append(head, p.Bold(tty.Clean(nameOf(&all[i].LedgerSummary))))
 	}
 	t.Row(head...)
+	ranks := []string{"rank"}
+	for i := range all {
+		ranks = append(ranks, fmt.Sprint(all[i].Rank))
+	}
+	t.Row(ranks...)
 	row("outcome", func(s *wire.LedgerSummary) string { return orNone(s.Outcome) })
 	row("commands", func(s *wire.LedgerSummary) string { return of(s.Commands, s.Failed, "failed") })
 	row("time", func(s *wire.LedgerSummary) string {
