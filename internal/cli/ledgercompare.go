@@ -28,8 +28,8 @@ the last command, this before a lower risk, and this before a smaller change.
 
 Show the exit code of the last command, the run time of all commands, changed
 paths, network access, denials, limits hit, programs started, and a risk score
-from 0 to 100 (docs/LEDGER.md has the formula). Name a removed sandbox by its ID;
-its records remain.
+from 0 to 100 (docs/LEDGER.md has the formula). Name a removed sandbox by its
+ID; its records remain.
 
 For sandboxes that work on a git repository, also show commits, files and lines,
 the number of marked files, and which two sandboxes changed the same files.
