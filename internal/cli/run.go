@@ -112,7 +112,9 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	switch {
 	case r.create && (r.in == "" || cmd.Flags().Changed("name")):
-		return &usageError{msg: "--create requires --in, which names the sandbox", hint: "as in: coppice run --in agent --create -- CMD"}
+		return &usageError{
+			msg: "--create requires --in, which names the sandbox", hint: "as in: coppice run --in agent --create -- CMD",
+		}
 	case r.in == "" || r.create:
 		return nil
 	}

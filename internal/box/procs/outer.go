@@ -18,8 +18,8 @@ func OuterSelf() (int, error) {
 	return strconv.Atoi(s)
 }
 
-// ScanOuter is like Scan for a /proc that belongs to an outer pid namespace. self is the pid of init there, as OuterSelf
-// returns it. The pids of the list are those in the namespace of init, so that they can be used for signals.
+// ScanOuter is like Scan for a /proc that belongs to an outer pid namespace. self is the pid of init there, as
+// OuterSelf returns it. The pids of the list are those in the namespace of init, so that they can be used for signals.
 func ScanOuter(self int) (List, error) {
 	of, ok := readNamespaced(self)
 	if !ok {
