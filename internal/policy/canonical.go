@@ -25,7 +25,7 @@ func ParseCanonical(text []byte) (Policy, error) {
 		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly),
 		Writable: unplaced(d.Writable),
 		Mounts:   unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord},
-		MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
+		Ignore: unplaced(d.Ignore), MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
 		Network: Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny),
 			Ask: net.Ask != nil && net.Ask.Value},
 		LimitsAt: map[string]Origin{}, Env: map[string]Said[string]{},

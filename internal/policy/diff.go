@@ -71,6 +71,7 @@ func Diff(a, b Policy) []Change {
 		lists("files.writable", texts(a.Writable), texts(b.Writable), Wider)
 	}
 	lists("files.mounts", texts(a.Mounts), texts(b.Mounts), Wider)
+	lists("history.ignore", texts(a.Ignore), texts(b.Ignore), Wider)
 	rank := []Net{NetOff, NetRules, NetHost}
 	turned("network", string(a.Network.Mode), string(b.Network.Mode),
 		slices.Index(rank, b.Network.Mode) > slices.Index(rank, a.Network.Mode))

@@ -12,6 +12,9 @@ func (p Policy) document() Document {
 	if p.OnTouch.Value == TouchStop { // the default is omitted: policies older than this key keep their digests
 		d.OnTouch = &p.OnTouch
 	}
+	if len(p.Ignore) > 0 { // likewise
+		d.Ignore = p.Ignore
+	}
 	if p.MemoryFork.Value == MemoryDeny { // likewise
 		d.MemoryFork = &p.MemoryFork
 	}

@@ -74,6 +74,7 @@ type Document struct {
 	Decoys   *Said[bool]  // decoys at the built-in hidden paths
 	DecoyAt  []Said[Path] // paths of further decoys
 	OnTouch  *Said[Touch] // response when a decoy is touched
+	Ignore   []Said[Path] // directories without history
 	Network  *Said[Access]
 	// MemoryFork says whether forks may continue with the memory of processes.
 	MemoryFork *Said[MemoryFork]

@@ -145,6 +145,7 @@ func nowhere(d Document) Document {
 	}
 	d.Hide, d.Show, d.ReadOnly, d.Writable, d.DecoyAt = paths(d.Hide), paths(d.Show), paths(d.ReadOnly), paths(d.Writable),
 		paths(d.DecoyAt)
+	d.Ignore = paths(d.Ignore)
 	if d.Mounts != nil {
 		m := []Said[Mount]{}
 		for _, v := range d.Mounts {
@@ -284,6 +285,14 @@ func documents() *rapid.Generator[Document] {
 		} else {
 			d.DecoyAt = several(t, filePaths(), "decoy")
 		}
+		d.Ignore = several(t, rapid.Custom(func(t *rapid.T) Path {
+			text := rapid.SampledFrom([]string{"/etc/x", "~", "~/.cache", "./a", "/w/p/a/b"}).Draw(t, "path")
+			p, err := ignoredPath(text, "/w/p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}), "ignored")
 		d.MemoryFork = maybe(t, rapid.SampledFrom([]MemoryFork{MemoryAllow, MemoryDeny}), "fork of memory")
 		d.OnTouch = maybe(t, rapid.SampledFrom([]Touch{TouchRecord, TouchStop}), "on touch")
 		d.Network = maybe(t, rapid.Custom(func(t *rapid.T) Access {

@@ -36,6 +36,7 @@ func Explain(p Policy) []Line {
 	for _, m := range p.Mounts {
 		say("files.mounts", m.Value.String(), m.At)
 	}
+	out = append(out, grouped("history.ignore", p.Ignore)...)
 	say("network", string(p.Network.Mode), p.NetAt)
 	for _, r := range p.Network.Deny {
 		say("network.deny", r.String(), r.At)

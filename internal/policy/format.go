@@ -27,6 +27,8 @@ func documentShape(dir string) shape[Document] {
 			d.Hide, d.Show, d.ReadOnly, d.Writable, d.Mounts, d.Decoys, d.DecoyAt, d.OnTouch = v.Hide, v.Show, v.ReadOnly,
 				v.Writable, v.Mounts, v.Decoys, v.DecoyAt, v.OnTouch
 		}),
+		key("history", "What the history contains.", historyShape(dir),
+			func(d *Document, v Document) { d.Ignore = v.Ignore }),
 		key("network", "The network: off, host (the host's own network), or rules.", networkShape(),
 			func(d *Document, v Said[Access]) { d.Network = &v }),
 		key("limits", "Resource limits.", limitShape(),

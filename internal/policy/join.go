@@ -22,6 +22,7 @@ func join(a, b Document) Document {
 		DecoyAt:    add(a.DecoyAt, b.DecoyAt),
 		OnTouch:    pick(a.OnTouch, b.OnTouch, func(x, _ Touch) bool { return x == TouchStop }),
 		MemoryFork: pick(a.MemoryFork, b.MemoryFork, func(x, _ MemoryFork) bool { return x == MemoryDeny }),
+		Ignore:     add(a.Ignore, b.Ignore),
 		Network:    a.Network,
 		Evidence:   joinEvidence(a.Evidence, b.Evidence),
 		Warnings:   add(a.Warnings, b.Warnings),

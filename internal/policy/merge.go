@@ -37,6 +37,7 @@ type Policy struct {
 	Mounts     []Said[Mount]
 	Decoys     []Said[Path]     // hidden paths with a decoy in their place
 	OnTouch    Said[Touch]      // response when a decoy is touched
+	Ignore     []Said[Path]     // directories without history
 	MemoryFork Said[MemoryFork] // whether forks may continue with the memory of processes
 	Network    Network
 	NetAt      Origin
@@ -94,6 +95,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	}
 	m.confinement(said)
 	m.files(said)
+	m.history(said)
 	m.network(said)
 	m.limits(said)
 	m.memory(said)

@@ -353,6 +353,9 @@ func TestMerge_ProjectOnlyTightens(t *testing.T) {
 		case after.Network.Ask && !before.Network.Ask:
 			t.Fatal("approvals are requested")
 		}
+		if !slices.Equal(texts(before.Ignore), texts(after.Ignore)) {
+			t.Fatalf("the history is without %s, and with the project without %s", texts(before.Ignore), texts(after.Ignore))
+		}
 		for what, lists := range map[string][2][]Said[Path]{"hidden": {before.Hide, after.Hide},
 			"read-only": {before.ReadOnly, after.ReadOnly}} {
 			for _, s := range lists[0] {

@@ -30,6 +30,7 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	paths("files.readonly", p.ReadOnly)
 	paths("files.writable", p.Writable)
 	paths("files.decoys", p.Decoys)
+	paths("history.ignore", p.Ignore)
 	if p.OnTouch.Value == TouchStop {
 		fn("files.on_touch", &p.OnTouch.At)
 	}
@@ -72,7 +73,7 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 func (p Policy) clone() Policy {
 	p.Hide, p.ReadOnly, p.Writable = slices.Clone(p.Hide), slices.Clone(p.ReadOnly), slices.Clone(p.Writable)
 	p.Evidence.Redact = slices.Clone(p.Evidence.Redact)
-	p.Decoys, p.Mounts = slices.Clone(p.Decoys), slices.Clone(p.Mounts)
+	p.Decoys, p.Mounts, p.Ignore = slices.Clone(p.Decoys), slices.Clone(p.Mounts), slices.Clone(p.Ignore)
 	p.Network.Allow, p.Network.Deny = slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
 	p.LimitsAt, p.Env = maps.Clone(p.LimitsAt), maps.Clone(p.Env)
 	return p

@@ -27,6 +27,9 @@ func (d Document) MarshalJSON() ([]byte, error) {
 	if len(files) > 0 {
 		out["files"] = files
 	}
+	if d.Ignore != nil {
+		out["history"] = map[string]any{"ignore": values(d.Ignore)}
+	}
 	if d.Network != nil {
 		out["network"] = d.Network.Value.file()
 	}
