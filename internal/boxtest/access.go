@@ -304,6 +304,38 @@ var accesses = []check{
 			t.Errorf("%q in %+v", s, b.Enforced)
 		}
 	}},
+	{"ignored paths are directories outside of the layers", walled, func(t *testing.T, tier Tier) {
+		var host string
+		ids := "0:0"
+		b := tier.Start(t, func(c *plan.Config) {
+			host = project(t, c)
+			for i, to := range []string{"/home/p/src", "/home/u/made/deps", "/home/far/deps"} {
+				from := filepath.Join(host, "ignored"+strconv.Itoa(i))
+				if err := os.Mkdir(from, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if c.Caller.Root && i > 0 {
+					ids = "65512:65513"
+					if err := os.Chown(from, i<<16-24, i<<16-23); err != nil { // the last is not an ID of the sandbox
+						t.Fatal(err)
+					}
+				}
+				c.Access.Ignored = append(c.Access.Ignored, rootspec.HostMount{From: from, To: to, Write: true})
+			}
+		})
+		r := b.Sh(t, `ls -A /home/p/src; stat -c %u:%g /home/u /home/u/made /home/u/made/deps
+			printf '#!/bin/sh\necho ran\n' >/home/p/src/tool; chmod 755 /home/p/src/tool; /home/p/src/tool
+			test -d /home/far/deps && echo there
+			rmdir /home/p/src /home/u/made/deps 2>/dev/null && echo removed
+			for p in /home/p/src /home/p /home/u /home/u/made; do mv $p $p-moved 2>/dev/null && echo "moved $p"; done
+			mv /home/p/src/tool /home/p/tool && mv /home/p/tool /home/p/src/tool; ls /home/p/src`)
+		if want := strings.Repeat(ids+"\n", 3) + "ran\nthere\ntool\n"; r.Stdout != want {
+			t.Errorf("%+v", r)
+		}
+		if _, err := os.Lstat(filepath.Join(host, "ignored0/tool")); err != nil {
+			t.Error(err)
+		}
+	}},
 	{"what cannot be protected or mounted is refused", walled, func(t *testing.T, tier Tier) {
 		for _, x := range []struct {
 			about  string
@@ -340,6 +372,16 @@ var accesses = []check{
 			{"at a link", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/data", To: "/home/p/way"}}}
 			}, fault.Invalid, "link"},
+			{"ignored at a link", func(h string) rootspec.Access {
+				return rootspec.Access{Ignored: []rootspec.HostMount{{From: h + "/data", To: "/home/p/way", Write: true}}}
+			}, fault.Invalid, "link"},
+			{"ignored at a file", func(h string) rootspec.Access {
+				return rootspec.Access{Ignored: []rootspec.HostMount{{From: h + "/data", To: "/home/p/lone", Write: true}}}
+			}, fault.Invalid, "directory"},
+			{"ignored in a read-only path", func(h string) rootspec.Access {
+				return rootspec.Access{ReadOnly: places("/home/p"),
+					Ignored: []rootspec.HostMount{{From: h + "/data", To: "/home/p/vendor", Write: true}}}
+			}, fault.Invalid, "which is read-only"},
 			{"a file at a directory", func(h string) rootspec.Access {
 				return rootspec.Access{Mounts: []rootspec.HostMount{{From: h + "/file", To: "/home/p/src"}}}
 			}, fault.Invalid, "directory"},

@@ -19,6 +19,9 @@ type Access struct {
 	Only     bool        `json:"only,omitempty"`
 	Writable []Place     `json:"writable,omitempty"`
 	Mounts   []HostMount `json:"mounts,omitempty"`
+	// Ignored are directories of the sandbox's own, outside of all layers, that are mounted at paths inside: no history
+	// contains what is written there. From is "" until the sandbox is about to start, and Write is true.
+	Ignored []HostMount `json:"ignored,omitempty"`
 	// Decoys are files in memory that are shown read-only.
 	Decoys []Decoy `json:"decoys,omitempty"`
 }
@@ -48,12 +51,18 @@ type HostMount struct {
 type Point struct {
 	Path string `json:"path"`
 	File bool   `json:"file,omitempty"` // a regular file, not a directory
+	// UID and GID are the owner of the directories that are created for it, as stored: 0 is root of the sandbox.
+	UID uint32 `json:"uid,omitempty"`
+	GID uint32 `json:"gid,omitempty"`
 }
 
 // IsZero reports whether a restricts nothing.
 func (a Access) IsZero() bool {
-	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.Mounts) == 0 && len(a.Decoys) == 0
+	return len(a.ReadOnly) == 0 && !a.Only && len(a.Writable) == 0 && len(a.mounted()) == 0 && len(a.Decoys) == 0
 }
+
+// mounted returns the mounts of directories and files, in the order of Sources.
+func (a Access) mounted() []HostMount { return slices.Concat(a.Mounts, a.Ignored) }
 
 // Fixed returns the paths inside at which a mounts something: neither they nor their parent directories can be
 // renamed or removed.
@@ -64,7 +73,7 @@ func (a Access) Fixed() []string {
 			all = append(all, p.At...)
 		}
 	}
-	for _, m := range a.Mounts {
+	for _, m := range a.mounted() {
 		all = append(all, m.To)
 	}
 	for _, d := range a.Decoys {
@@ -81,7 +90,7 @@ func (a Access) Kept() []string {
 		writable = append(writable, p.At...)
 	}
 	slices.Sort(writable)
-	a.Writable = []Place{{At: outermost(writable)}}
+	a.Writable = []Place{{At: Outermost(writable)}}
 	return a.Fixed()
 }
 
@@ -111,6 +120,9 @@ func (a Access) Validate() error {
 			return fault.New(fault.Invalid, "duplicate mount at %q", m.To).WithHint("remove one of them")
 		}
 	}
+	if err := a.validateIgnored(); err != nil {
+		return err
+	}
 	for i, d := range a.Decoys {
 		if d.At == "/" || len(d.Text) > maxDecoy {
 			return fault.New(fault.Invalid, "root: invalid honeytoken of %d bytes at %q", len(d.Text), d.At)
@@ -121,6 +133,43 @@ func (a Access) Validate() error {
 			return fault.New(fault.Invalid, "cannot place a honeytoken at %q: it overlaps a mount or another honeytoken", d.At).
 				WithHint("remove one of them")
 		}
+	}
+	return nil
+}
+
+// validateIgnored refuses ignored paths that overlap another path of a. A mount in an ignored directory would have its
+// mount point there, and the content of an ignored directory is writable.
+func (a Access) validateIgnored() error {
+	type other struct{ at, why string }
+	var others []other
+	for _, m := range a.Mounts {
+		others = append(others, other{m.To, "where the policy mounts " + m.From})
+	}
+	for _, d := range a.Decoys {
+		others = append(others, other{d.At, "which is a honeytoken"})
+	}
+	for _, r := range a.ReadOnly {
+		for _, at := range r.At {
+			others = append(others, other{at, "which is read-only"})
+		}
+	}
+	for _, g := range a.Ignored {
+		if g.To == "/" {
+			return fault.New(fault.Invalid, "cannot ignore the whole root").WithHint("name directories in it")
+		}
+		for _, o := range others {
+			if Within(g.To, o.at) || Within(o.at, g.To) {
+				return fault.New(fault.Invalid, "cannot ignore %s: it overlaps %s, %s", g.To, o.at, o.why).
+					WithHint("remove one of them")
+			}
+		}
+		if a.Only && !slices.ContainsFunc(a.Writable, func(w Place) bool {
+			return slices.ContainsFunc(w.At, func(at string) bool { return Within(g.To, at) })
+		}) {
+			return fault.New(fault.Invalid, "cannot ignore %s: it is not in the paths of files.writable", g.To).
+				WithHint("add it to files.writable")
+		}
+		others = append(others, other{g.To, "which is ignored"})
 	}
 	return nil
 }
@@ -150,8 +199,8 @@ func above(paths []string) []string {
 	return slices.Compact(all)
 }
 
-// outermost returns the sorted paths without those that are within another one.
-func outermost(paths []string) []string {
+// Outermost returns the sorted paths without those that are within another one.
+func Outermost(paths []string) []string {
 	var out []string
 	for _, p := range paths {
 		if !slices.ContainsFunc(out, func(o string) bool { return Within(p, o) }) {

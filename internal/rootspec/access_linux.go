@@ -18,7 +18,7 @@ import (
 // Sources are the open files and directories for the mounts of an Access. The holder closes them.
 type Sources struct {
 	fds    Descriptors
-	files  []bool      // by index of the mount: whether it is a file
+	points []Point     // by index of the mount
 	decoys Descriptors // empty until Restrict creates them
 }
 
@@ -44,13 +44,7 @@ func (s *Sources) Close() {
 }
 
 // Points returns the paths at which the sources are mounted.
-func (s *Sources) Points(a Access) []Point {
-	out := make([]Point, len(s.files))
-	for i, file := range s.files {
-		out[i] = Point{Path: a.Mounts[i].To, File: file}
-	}
-	return out
-}
+func (s *Sources) Points() []Point { return slices.Clone(s.points) }
 
 // kernels are the file systems of the kernel, through which the machine can be changed.
 var kernels = []int64{
@@ -72,7 +66,7 @@ func (a Access) Sources() (_ *Sources, err error) {
 			s.Close()
 		}
 	}()
-	for _, h := range a.Mounts {
+	for i, h := range a.mounted() {
 		fd, err := dirfd.Open(unix.AT_FDCWD, h.From, unix.O_PATH|unix.O_NOFOLLOW, dirfd.NoLinks)
 		if errors.Is(err, unix.ELOOP) {
 			return nil, fault.New(fault.Invalid, "cannot mount %s: its path contains a symbolic link", h.From).
@@ -98,7 +92,11 @@ func (a Access) Sources() (_ *Sources, err error) {
 				h.From).
 				WithHint("mount a directory or a regular file; sockets, devices, /proc and /sys cannot be mounted")
 		}
-		s.files = append(s.files, kind == unix.S_IFREG)
+		p := Point{Path: h.To, File: kind == unix.S_IFREG}
+		if i >= len(a.Mounts) {
+			p.UID, p.GID = st.Uid, st.Gid
+		}
+		s.points = append(s.points, p)
 	}
 	return s, nil
 }
@@ -128,7 +126,7 @@ func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 	if err := m.openRoot(); err != nil {
 		return err
 	}
-	for _, p := range s.Points(a) {
+	for _, p := range s.points {
 		if err := m.point(p); err != nil {
 			return err
 		}
@@ -144,16 +142,17 @@ func Restrict(target string, a Access, s *Sources, opts Options) (err error) {
 			return err
 		}
 	}
-	order := make([]int, len(a.Mounts))
+	mounts := a.mounted()
+	order := make([]int, len(mounts))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(a.Mounts[i].To, a.Mounts[j].To) }) // parents first
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(mounts[i].To, mounts[j].To) }) // parents first
 	for _, i := range order {
-		if err := m.show(a.Mounts[i], s.fds[i]); err != nil {
+		if err := m.show(mounts[i], s.fds[i]); err != nil {
 			return err
 		}
-		fixed = append(fixed, a.Mounts[i].To)
+		fixed = append(fixed, mounts[i].To)
 	}
 	if err := m.decoys(a.Decoys, s); err != nil {
 		return err
@@ -190,12 +189,16 @@ func (m *mounter) find(p, what string) (int, error) {
 	return fd, fault.Wrap(err, "open %s", p)
 }
 
-// asZero calls do, such that what it creates belongs to ID 0 of the root.
-func (m *mounter) asZero(do func() error) error {
-	if m.idmap <= 0 {
+// asOwner calls do, such that what it creates belongs to the owner of p, or to ID 0 if the root has no such IDs.
+func (m *mounter) asOwner(p Point, do func() error) error {
+	if m.idmap <= 0 && p.UID == 0 && p.GID == 0 {
 		return do()
 	}
-	return WithFSIDs(m.uid, m.gid, do)
+	err := WithFSIDs(m.uid+int(p.UID), m.gid+int(p.GID), do)
+	if errors.Is(err, unix.EOVERFLOW) && (p.UID != 0 || p.GID != 0) {
+		return WithFSIDs(m.uid, m.gid, do)
+	}
+	return err
 }
 
 // point creates p if it does not exist. It is created in the root, and so becomes part of the history, if the layer
@@ -206,11 +209,12 @@ func (m *mounter) point(p Point) error {
 		return err
 	}
 	if fd < 0 {
-		if p.File {
-			err = m.asZero(func() error { return m.touch(p.Path) })
-		} else {
-			err = m.asZero(func() error { return m.mkdirs(p.Path, keepMode) })
-		}
+		err = m.asOwner(p, func() error {
+			if p.File {
+				return m.touch(p.Path)
+			}
+			return m.mkdirs(p.Path, keepMode)
+		})
 		if err != nil {
 			return fault.New(fault.KindOf(err), "create the mount point %s", p.Path).Because(err).
 				WithHint("choose a path in a directory that the sandbox can write to")
@@ -251,7 +255,7 @@ func (m *mounter) only(places []Place) ([]string, error) {
 	}
 	slices.Sort(all)
 	var mnts []int
-	for _, p := range outermost(all) {
+	for _, p := range Outermost(all) {
 		fd, err := m.find(p, "writable")
 		if err != nil {
 			return nil, err
@@ -324,7 +328,7 @@ func (m *mounter) readOnly(places []Place) ([]string, error) {
 	}
 	slices.Sort(all)
 	ro := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	for _, p := range outermost(all) {
+	for _, p := range Outermost(all) {
 		if p == "/" {
 			err := unix.MountSetattr(m.root, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &ro)
 			return nil, fault.Wrap(err, "make the root read-only")
@@ -341,7 +345,7 @@ func (m *mounter) readOnly(places []Place) ([]string, error) {
 			return nil, fault.Wrap(err, "make %s read-only", p)
 		}
 	}
-	return outermost(all), nil
+	return Outermost(all), nil
 }
 
 // pin prevents directories from being renamed and removed, which would move the mounts in them and leave their paths
@@ -419,19 +423,24 @@ func (m *mounter) pointAt(layer int, p Point) error {
 			m.own(fd)
 			return unix.Fchown(fd, m.uid, m.gid)
 		}
-		if err := unix.Mkdirat(dir, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
+		made := unix.Mkdirat(dir, name, 0o755)
+		if made != nil && !errors.Is(made, unix.EEXIST) {
+			return made
 		}
 		next, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
 		}
 		m.own(next)
+		dir = next
+		if made != nil {
+			continue // an earlier point has the directory, too
+		}
 		// Fchmod, since mkdirat applies the umask.
-		if err := errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid, m.gid)); err != nil {
+		err = errors.Join(unix.Fchmod(next, 0o755), unix.Fchown(next, m.uid+int(p.UID), m.gid+int(p.GID)))
+		if err != nil {
 			return err
 		}
-		dir = next
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func (a Access) Regions() []Region {
 			all = append(all, Region{At: at, Open: true})
 		}
 	}
-	for _, m := range a.Mounts {
+	for _, m := range a.mounted() {
 		all = append(all, Region{At: m.To, Open: m.Write})
 	}
 	for _, at := range closed {

@@ -40,7 +40,7 @@ func (b *building) mountRoot(context.Context) error {
 	}
 	b.onReturn(sources.Close)
 	b.sources = sources
-	b.config.Spec.Points = append(sources.Points(access), b.config.Spec.Bare(access)...)
+	b.config.Spec.Points = append(sources.Points(), b.config.Spec.Bare(access)...)
 	b.undos[undoRoot] = func() { _ = unix.Unmount(b.root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
 	if err := mountWithPoints(b.config, b.root, opts); err != nil {
 		return err
