@@ -66,7 +66,8 @@ var packages = map[string][]string{
 	"internal/engine": {
 		"client", "client/wire", "internal/audit", "internal/bases", "internal/boxfs", "internal/command",
 		"internal/egress", "internal/events", "internal/fault", "internal/gitrefs", "internal/gitwork",
-		"internal/history", "internal/images", "internal/journal", "internal/label", "internal/layer",
+		"internal/history", "internal/ignored", "internal/images", "internal/journal", "internal/label",
+		"internal/layer",
 		"internal/ledger", "internal/ledger/format", "internal/lifetime", "internal/livefiles",
 		"internal/masks", "internal/memory", "internal/message", "internal/meta", "internal/policies",
 		"internal/policy", "internal/repo", "internal/restore", "internal/rootfs", "internal/rootspec",
@@ -203,6 +204,7 @@ var packages = map[string][]string{
 		"client/wire", "internal/boxfs", "internal/fault", "internal/message", "internal/meta", "internal/sandbox",
 		"internal/timeline",
 	},
+	"internal/ignored": {"internal/fault", "internal/layer", "internal/rootspec", "internal/vfs", "internal/visible"},
 	"internal/masks": {
 		"internal/fault", "internal/meta", "internal/policies", "internal/rootfs", "internal/rootspec",
 		"internal/sandbox", "internal/stacks", "internal/timeline", "internal/vfs",

@@ -14,7 +14,7 @@ type DiskUse struct {
 const (
 	DiskBases   = "bases"   // layers of bases: copies of the host, images, trees of commits
 	DiskLayers  = "layers"  // layers of the histories of sandboxes
-	DiskLive    = "live"    // changes in live roots since they were mounted
+	DiskLive    = "live"    // changes in live roots since they were mounted, and ignored paths
 	DiskMemory  = "memory"  // memory images
 	DiskCaches  = "caches"  // indexes, masks
 	DiskAudit   = "audit"   // the audit log, and journals that are not in it yet

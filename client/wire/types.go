@@ -113,6 +113,8 @@ type Sandbox struct {
 	Limits  Limits            `json:"limits,omitzero"`  // resource limits
 	Self    string            `json:"self,omitempty"`   // access of the inside to its own history: "off", "read", "rewind"
 	Labels  map[string]string `json:"labels,omitempty"` // labels
+	// paths inside whose content is in no snapshot
+	Ignored []string `json:"ignored,omitempty"`
 	// only in the answer to create and fork: what was refused, unreadable or weaker than requested
 	Warnings []string `json:"warnings,omitempty"`
 	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done in addition

@@ -36,11 +36,13 @@ emulated and cannot change files of other users: use --from host-copy then.
 
 In a git repository, a sandbox from host works on a new branch coppice/NAME; see
 docs/git.md. The policy is merged from files and flags; see docs/policy.md. For
-limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history.`,
+limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history;
+nor have the paths of --ignore, which rewinds leave as they are.`,
 		Example: `  coppice create box
   coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com
   coppice create web --preset npm --ask --label team=web
+  coppice create app --ignore node_modules --ignore ~/.cache
   coppice create made --from ./rootfs.tar.zst --user root --limit memory=4GiB
   coppice create again --from box@HEAD~3`,
 		Args: between(0, 1, "one name"),
@@ -73,6 +75,7 @@ type making struct {
 	keep   keeping
 	live   living
 	policy wanting
+	ignore []string
 	repo   repository
 }
 
@@ -95,6 +98,8 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 	mk.repo.flags(cmd)
 	mk.policy.flags(cmd)
 	mk.policy.automatic(cmd)
+	f.StringArrayVar(&mk.ignore, "ignore", nil,
+		"leave the directory `PATH` out of the history, as in node_modules or ~/.cache; it is empty at first; repeatable")
 	mk.keep.flags(cmd)
 	mk.live.flags(cmd)
 	f.StringArrayVar(&mk.limits, "limit", nil,
@@ -186,8 +191,38 @@ func (a *app) policies(mk *making) (err error) {
 		}
 	}
 	said, err := mk.policy.said()
+	if err != nil {
+		return err
+	}
 	mk.req.Policy = append(mk.req.Policy, said...)
+	if len(mk.ignore) == 0 {
+		return nil
+	}
+	ignored, err := ignoring(mk.ignore)
+	mk.req.Policy = append(mk.req.Policy, ignored)
 	return err
+}
+
+// ignoring returns the paths of --ignore as a policy file. A path that is not absolute or below the home is below the
+// current directory.
+func ignoring(paths []string) (wire.PolicyFile, error) {
+	var d policy.Document
+	for _, s := range paths {
+		abs := s
+		if s != "" && s != "~" && !strings.HasPrefix(s, "~/") {
+			var err error
+			if abs, err = filepath.Abs(s); err != nil {
+				return wire.PolicyFile{}, fault.Wrap(err, "find %s", s)
+			}
+		}
+		p, err := policy.ParsePath(abs, "/")
+		if err != nil {
+			return wire.PolicyFile{}, fault.New(fault.Invalid, "--ignore").Because(err).WithHint("%s", fault.HintOf(err))
+		}
+		d.Ignore = append(d.Ignore, policy.Said[policy.Path]{Value: p})
+	}
+	text, err := d.MarshalJSON()
+	return wire.PolicyFile{Level: wire.PolicyFlags, Name: "--ignore", Text: string(text)}, err
 }
 
 // must panics on an error that only a bug can cause, such as an unknown flag name.

@@ -70,6 +70,11 @@ func (a *app) printStatus(w io.Writer, st *wire.StatusResult) error {
 	var t tty.Table
 	a.sandboxRows(&t, st)
 	configRows(&t, st)
+	ignored := make([]string, len(st.Sandbox.Ignored))
+	for i, p := range st.Sandbox.Ignored {
+		ignored[i] = tty.Quote(p)
+	}
+	titled(&t, "ignored", ignored)
 	if l := limitsOf(st); l != "" {
 		t.Row("limits", l)
 	}

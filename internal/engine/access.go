@@ -13,6 +13,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
+// accessFor returns what a presented sandbox may change and what is mounted in it, with the directories of its ignored
+// paths. The caller has the lock of the sandbox.
+func accessFor(ctx context.Context, e *Engine, rec *meta.Sandbox) (rootspec.Access, error) {
+	a, err := e.Policies.Access(ctx, rec)
+	if err != nil {
+		return a, err
+	}
+	a.Ignored, err = prepareIgnored(ctx, e, rec, a.Ignored)
+	return a, fault.Wrap(err, "start sandbox %s", rec.Name)
+}
+
 // fixed lists the paths inside a sandbox at which its policy mounts something.
 func (e *Engine) fixed(ctx context.Context, rec *meta.Sandbox) ([]string, error) {
 	a, err := e.Policies.Places(ctx, rec)

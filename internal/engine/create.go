@@ -59,6 +59,11 @@ func (e *Engine) Create(
 	if err := e.userKnown(ctx, &rec, base); err != nil {
 		return wire.Sandbox{}, err
 	}
+	err = ignorable(ctx, e, &rec, base.Top)
+	e.masks.Forget(rec.ID)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
 	if rec.Host {
 		rec.HostPrint = e.HostPrint()
 	}
@@ -186,9 +191,13 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	p.Tier.Value = policy.Tier(rec.Tier)
 	of := rec
 	of.Root = policies.RootOf(req.From)
+	if of.Ignored, err = e.Policies.Ignored(p, &of); err != nil {
+		return rec, nil, err
+	}
 	if err := e.Policies.Check(p, &of); err != nil {
 		return rec, nil, err
 	}
+	rec.Ignored = of.Ignored
 	if err := policies.Pin(&rec, p); err != nil {
 		return rec, nil, err
 	}

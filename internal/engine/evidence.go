@@ -61,6 +61,9 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audi
 	b := &format.Create{
 		Base: c.RecordText(rec.From), Driver: rec.Driver, From: string(parent), Snapshot: string(rec.Head),
 	}
+	for _, p := range rec.Ignored {
+		b.Ignored = append(b.Ignored, c.RecordText(p))
+	}
 	for _, l := range label.List(rec.Labels) {
 		b.Labels = append(b.Labels, c.RecordText(l))
 	}

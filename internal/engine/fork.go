@@ -65,6 +65,9 @@ func (e *Engine) fork(
 			_, err := e.chooser.chooseTier(ctx, p, &parent)
 			return err
 		})
+		if err == nil {
+			err = ignorable(ctx, e, &parent, at)
+		}
 		if err != nil {
 			return res, at, err
 		}

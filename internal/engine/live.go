@@ -140,7 +140,7 @@ func (e *Engine) startBox(
 	if err := e.Egress.RecordExpired(ctx, s.Held, rec); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	access, err := e.Policies.Access(ctx, rec)
+	access, err := accessFor(ctx, e, rec)
 	if err != nil {
 		return nil, enforced, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ignored"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -213,6 +214,9 @@ func (e *Engine) sweepGenerations(ctx context.Context, rec *meta.Sandbox) error 
 	for _, g := range gens {
 		if n, err := strconv.Atoi(strings.TrimSuffix(g.Name(), ".tmp")); err == nil && n >= rec.Gen {
 			continue
+		}
+		if g.Name() == ignored.DirName {
+			continue // it belongs to no generation
 		}
 		if err := e.discard(ctx, filepath.Join(live, g.Name())); err != nil {
 			return err

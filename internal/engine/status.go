@@ -55,7 +55,7 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
 		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env,
-		Limits: rec.Limits, Labels: rec.Labels,
+		Limits: rec.Limits, Ignored: rec.Ignored, Labels: rec.Labels,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 		Repo: gitwork.WireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}

@@ -155,7 +155,8 @@ func (r *rewinder) dir(live int, m *mdir, t touchedDir, at standing, depth int) 
 		case dirfd.IsDir(&f.st):
 			live, err = r.subdir(live, f, t, touched[name], in, depth)
 		case in.kept.here():
-			err = fault.New(fault.Conflict, "it is a mount point")
+			err = fault.New(fault.Conflict, "it is a mount point").
+				WithHint("drop --in-place, so that the sandbox is stopped and mounted again")
 		default:
 			err = r.entry(live, f, in)
 		}

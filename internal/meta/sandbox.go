@@ -65,7 +65,9 @@ type Config struct {
 	// secret variables of commands, as KEY=VALUE, oldest first
 	Learnt []string    `json:"learnt,omitempty"`
 	Limits wire.Limits `json:"limits,omitzero"`
-	Strong bool        `json:"strong,omitempty"` // refuse to start unless all protections are enforced
+	// paths inside whose content is not in its history: absolute, sorted, none within another one
+	Ignored []string `json:"ignored,omitempty"`
+	Strong  bool     `json:"strong,omitempty"` // refuse to start unless all protections are enforced
 	// what processes inside may do with the history of the sandbox; "": wire.SelfRead
 	Self     string             `json:"self,omitempty"`
 	Enforced []wire.Enforcement `json:"enforced,omitempty"` // as of the last start

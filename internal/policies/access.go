@@ -86,10 +86,20 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 	return a, a.Validate()
 }
 
+// accessOf is accessIn for a sandbox, with its ignored paths.
+func accessOf(p policy.Policy, rec *meta.Sandbox, homes []string) (rootspec.Access, error) {
+	a, err := accessIn(p, rec.Root, homes)
+	if err != nil {
+		return a, err
+	}
+	a.Ignored = ignoring(rec)
+	return a, a.Validate()
+}
+
 // allows returns the writable paths and mounts of a sandbox, after checking that the mounts show nothing that is
 // hidden.
 func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, error) {
-	a, err := accessIn(p, rec.Root, s.config.Homes)
+	a, err := accessOf(p, rec, s.config.Homes)
 	if err != nil {
 		return a, err
 	}
@@ -153,5 +163,5 @@ func (s *Policies) Places(ctx context.Context, rec *meta.Sandbox) (rootspec.Acce
 	if err != nil || rec.Tier == workspace {
 		return rootspec.Access{}, err
 	}
-	return accessIn(p, rec.Root, s.config.Homes)
+	return accessOf(p, rec, s.config.Homes)
 }

@@ -174,6 +174,9 @@ func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.P
 	if _, err := hiddenIn(p, rec.Root, s.config.Homes); err != nil {
 		return nil, err
 	}
+	if rec.Ignored, err = s.Ignored(p, rec); err != nil {
+		return nil, err
+	}
 	if _, err := s.allows(p, rec); err != nil {
 		return nil, err
 	}

@@ -149,6 +149,11 @@ func (s *Policies) MayForkMemory(ctx context.Context, rec *meta.Sandbox) error {
 	if err != nil {
 		return err
 	}
+	if len(rec.Ignored) > 0 {
+		return fault.New(fault.Unsupported, "cannot fork sandbox %s with memory: its processes may use files in %s, "+
+			"which is ignored, and a fork starts without them", rec.Name, rec.Ignored[0]).
+			WithHint("fork its files alone: coppice fork %s", rec.Name)
+	}
 	if p.MemoryFork.Value == policy.MemoryDeny {
 		return fault.New(fault.Denied, "cannot fork sandbox %s with memory: denied by %s", rec.Name, p.MemoryFork.At).
 			WithHint("fork its files alone: coppice fork %s", rec.Name)

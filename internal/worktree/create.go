@@ -139,6 +139,9 @@ func (t *Trees) Record(
 	if err != nil {
 		return err
 	}
+	if err := recordable(rec.Repo.Top, rec.Ignored, v.Lookup); err != nil {
+		return err
+	}
 	if err := t.c.Layers.Build(ctx, id,
 		func(lb *layer.Builder) error { return t.writeGit(ctx, lb, w, tree, rec, v) }); err != nil {
 		return fault.Wrap(err, "create the sandbox's repository")

@@ -13,8 +13,11 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 // Site is a repository of the host for a sandbox, with the initial working directory of the sandbox.
@@ -143,6 +146,43 @@ func visible(top string, objects, hidden []string) error {
 				return fault.New(fault.Denied, "the policy hides %s, which contains repository %s", h, top).
 					WithHint("see why: coppice policy explain")
 			}
+		}
+	}
+	return nil
+}
+
+// Recordable refuses ignored paths of a sandbox that contain a part of its repository, if it has one. The caller
+// prevents the removal of layers.
+func (t *Trees) Recordable(ctx context.Context, rec *meta.Sandbox) error {
+	if rec.Repo == nil || len(rec.Ignored) == 0 {
+		return nil
+	}
+	v, err := t.view(ctx, timeline.SnapshotID(rec.Base))
+	if err != nil {
+		return err
+	}
+	return recordable(rec.Repo.Top, rec.Ignored, v.Lookup)
+}
+
+// recordable refuses ignored paths that contain a part of the repository at top, which would be missing inside, and
+// whose changes could not be collected. look finds the entries of the root with the work tree.
+func recordable(top string, ignored []string, look func(p string) (layer.Entry, error)) error {
+	git := path.Join(top, ".git")
+	for _, p := range ignored {
+		refused := fault.New(fault.Conflict, "cannot ignore %s: it contains files of repository %s", p, top).
+			WithHint("ignore only directories that git ignores, or use --no-repo")
+		switch {
+		case rootspec.Within(top, p), rootspec.Within(p, git):
+			return refused
+		case !rootspec.Within(p, top):
+			continue
+		}
+		_, err := look(p)
+		if err == nil {
+			return refused
+		}
+		if !fault.Is(err, fault.NotFound) {
+			return err
 		}
 	}
 	return nil

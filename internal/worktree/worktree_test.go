@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -53,5 +54,24 @@ func TestGitIndex_RefusesTooLarge(t *testing.T) {
 	}
 	if b, err := readIndex(f); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("%d bytes, %v, want too_large", len(b), err)
+	}
+}
+
+func TestRecordable(t *testing.T) {
+	t.Parallel()
+	look := func(p string) (layer.Entry, error) {
+		if p == "/r/src" {
+			return layer.Entry{}, nil
+		}
+		return layer.Entry{}, fault.New(fault.NotFound, "%s not found", p)
+	}
+	for p, refused := range map[string]bool{
+		"/r": true, "/": true, "/r/.git": true, "/r/.git/x": true, "/r/src": true,
+		"/r/node_modules": false, "/r/.github": false, "/rx": false, "/home/me/.cache": false,
+	} {
+		err := recordable("/r", []string{p}, look)
+		if refused != (err != nil) || refused && (!fault.Is(err, fault.Conflict) || fault.HintOf(err) == "") {
+			t.Errorf("%s: %v, hint %q", p, err, fault.HintOf(err))
+		}
 	}
 }

@@ -142,6 +142,7 @@ type Create struct {
 	Commit     string   `json:"commit,omitempty" jsonschema:"Commit of the repository that it starts from"`
 	Driver     string   `json:"driver,omitempty" jsonschema:"Driver of its root file system"`
 	From       string   `json:"from,omitempty" jsonschema:"ID of the sandbox that it is a fork of"`
+	Ignored    []string `json:"ignored,omitempty" jsonschema:"Paths inside whose content is not in its history"`
 	Labels     []string `json:"labels,omitempty" jsonschema:"Labels, as KEY=VALUE, redacted; later changes are not recorded"`
 	Repository string   `json:"repository,omitempty" jsonschema:"Work tree, on the host, of the git repository that it works on"`
 	Snapshot   string   `json:"snapshot,omitempty" jsonschema:"Snapshot that it starts from"`
