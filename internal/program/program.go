@@ -2,7 +2,8 @@
 
 // Package program finds the helper programs with which the daemon runs sandboxes, and which users never start
 // themselves: Init, Gate and Sentry, built from cmd/coppice-init, cmd/coppice-gate and cmd/coppice-sentry. They are
-// separate programs so that a process in or around a sandbox contains no more code than it needs.
+// separate programs so that a process in or around a sandbox contains no more code than it needs. It also provides the
+// running program, coppice, which sandboxes show.
 //
 // A release embeds them: `make build` compresses them into the coppice program (build tag embed), which unpacks each
 // one once into a file that is named by its digest. A program built otherwise, as by go install, finds them in a
@@ -62,13 +63,21 @@ func New(unpacked, beside string) *Set {
 func (s *Set) File(name Name) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.opened(name, func() (*os.File, error) {
+		f, err := s.unpack(name)
+		if errors.Is(err, errNotEmbedded) {
+			return s.find(name)
+		}
+		return f, err
+	})
+}
+
+// opened returns the open file of a program, which open opens the first time. The caller holds mu.
+func (s *Set) opened(name Name, open func() (*os.File, error)) (*os.File, error) {
 	if f := s.open[name]; f != nil {
 		return f, nil
 	}
-	f, err := s.unpack(name)
-	if errors.Is(err, errNotEmbedded) {
-		f, err = s.find(name)
-	}
+	f, err := open()
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -374,4 +376,124 @@ func TestFile_FindsProgramsBeside(t *testing.T) {
 	if again, err := s.File(Init); err != nil || again != f {
 		t.Errorf("the second time: %v, %v", again, err)
 	}
+}
+
+// TestClient_IsTheRunningProgram checks that the program has a name as long as its file is in place.
+func TestClient_IsTheRunningProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := client(t, set(t, nil, dir))
+	if !sameFile(t, f, own) {
+		t.Errorf("%s is not %s", f.Name(), own)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// TestClient_IsCopiedWithoutItsFile checks that the program still has a name, and can be executed by all users, after
+// its file was replaced, removed or made private. It does so in processes that run from a copy of the test.
+func TestClient_IsCopiedWithoutItsFile(t *testing.T) {
+	t.Parallel()
+	const dirOf = "TEST_CLIENT_DIR"
+	if dir := os.Getenv(dirOf); dir != "" {
+		clientIsCopied(t, dir)
+		return
+	}
+	for name, change := range map[string]func(own string) error{
+		"removed":  os.Remove,
+		"private":  func(own string) error { return os.Chmod(own, 0o700) },
+		"replaced": func(own string) error { return errors.Join(os.Remove(own), os.WriteFile(own, []byte("new"), 0o755)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own, home := filepath.Join(t.TempDir(), "coppice"), t.TempDir()
+			text, err := os.ReadFile(ownProgram)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := writeTo(own, func(w io.Writer) error {
+				_, err := w.Write(text)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			defer w.Close()
+			cmd := exec.Command(own, "-test.run=^TestClient_IsCopiedWithoutItsFile$")
+			cmd.Env = append(os.Environ(), dirOf+"="+home)
+			cmd.Stdin = r
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if err := change(own); err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v: %s", err, out.String())
+			}
+		})
+	}
+}
+
+// clientIsCopied waits until the test has changed the file of this process, and checks the program.
+func clientIsCopied(t *testing.T, dir string) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a second daemon finds the copy
+		f := client(t, set(t, nil, dir))
+		names, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil || len(names) != 1 || !strings.HasPrefix(filepath.Base(names[0]), "coppice-client-") ||
+			!sameFile(t, f, names[0]) {
+			t.Fatalf("%q, %v", names, err)
+		}
+		if st, err := f.Stat(); err != nil || st.Mode() != 0o555 {
+			t.Errorf("%v, %v", st.Mode(), err)
+		}
+		own, err := os.Open(ownProgram)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err1 := digestOf(own)
+		got, err2 := digestOf(f)
+		if got != want || err1 != nil || err2 != nil {
+			t.Errorf("%s %v, %s %v", got, err2, want, err1)
+		}
+		own.Close()
+	}
+}
+
+func client(t *testing.T, s *Set) *os.File {
+	t.Helper()
+	f, err := s.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Client(); again != f || err != nil {
+		t.Errorf("another file: %v, %v", again, err)
+	}
+	return f
+}
+
+func sameFile(t *testing.T, f *os.File, name string) bool {
+	t.Helper()
+	is, err1 := f.Stat()
+	named, err2 := os.Stat(name)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	return os.SameFile(is, named)
 }

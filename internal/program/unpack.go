@@ -5,7 +5,6 @@ package program
 import (
 	"compress/gzip"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -22,14 +21,20 @@ import (
 // errNotEmbedded is the error for a program that this build does not contain.
 var errNotEmbedded = errors.New("not embedded")
 
-// unpack opens the embedded program in the directory of unpacked programs. If it is not there, or has another digest,
-// it is written there first. If that file system is mounted noexec, the result is a sealed file in memory instead.
+// unpack opens the embedded program as a kept file.
 func (s *Set) unpack(name Name) (*os.File, error) {
-	dir := s.unpacked
-	digest, err := s.digestOf(name)
+	digest, err := s.embeddedDigest(name)
 	if err != nil {
 		return nil, err
 	}
+	return s.kept(name, digest, func(w io.Writer) error { return s.copyTo(w, name) })
+}
+
+// kept opens the program with the given digest in the directory of unpacked programs. If it is not there, or has
+// another digest, write writes it there first. If that file system is mounted noexec, the result is a sealed file in
+// memory instead.
+func (s *Set) kept(name Name, digest string, write func(io.Writer) error) (*os.File, error) {
+	dir := s.unpacked
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "create the directory of helper programs")
 	}
@@ -38,7 +43,7 @@ func (s *Set) unpack(name Name) (*os.File, error) {
 		return nil, fault.Wrap(err, "inspect %s", dir)
 	}
 	if st.Flags&unix.ST_NOEXEC != 0 {
-		return s.inMemory(name, digest)
+		return inMemory(name, digest, write)
 	}
 	path := filepath.Join(dir, string(name)+"-"+digest[:16])
 	if f, err := os.Open(path); err == nil {
@@ -47,7 +52,7 @@ func (s *Set) unpack(name Name) (*os.File, error) {
 		}
 		f.Close()
 	}
-	if err := s.write(path, name); err != nil {
+	if err := writeTo(path, write); err != nil {
 		return nil, fault.Wrap(err, "unpack %s", name)
 	}
 	forget(dir, name, path)
@@ -62,8 +67,8 @@ func (s *Set) unpack(name Name) (*os.File, error) {
 	return f, nil
 }
 
-// digestOf returns the SHA-256 of an embedded program, in hex.
-func (s *Set) digestOf(name Name) (string, error) {
+// embeddedDigest returns the SHA-256 of an embedded program, in hex.
+func (s *Set) embeddedDigest(name Name) (string, error) {
 	sums, err := fs.ReadFile(s.embedded, "embedded/SHA256SUMS")
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errNotEmbedded
@@ -81,25 +86,25 @@ func (s *Set) digestOf(name Name) (string, error) {
 
 // verify reads f, and returns an error if it has another digest.
 func verify(f *os.File, digest string) error {
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, 1<<62)); err != nil {
-		return fault.Wrap(err, "read %s", f.Name())
+	got, err := digestOf(f)
+	if err != nil {
+		return err
 	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
+	if got != digest {
 		return fault.New(fault.Unavailable, "%s has digest %s, expected %s", f.Name(), got, digest).
 			WithHint("check its disk, then restart the daemon: coppice serve --stop")
 	}
 	return nil
 }
 
-// write stores an embedded program at path, atomically and durably. Every user may execute it: init starts with ids
-// that only its sandbox has.
-func (s *Set) write(path string, name Name) error {
+// writeTo stores the program that write writes at path, atomically and durably. Every user may execute it: init starts
+// with ids that only its sandbox has.
+func writeTo(path string, write func(io.Writer) error) error {
 	unfinished := path + ".new"
 	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a daemon that was killed
 		return err
 	}
-	err := s.writeNew(unfinished, name)
+	err := writeNew(unfinished, write)
 	if err == nil {
 		err = syncFile(unfinished)
 	}
@@ -112,17 +117,17 @@ func (s *Set) write(path string, name Name) error {
 	return err
 }
 
-// writeNew writes an embedded program to a new file. No process is forked until the file is closed: until its execve, a
+// writeNew writes a program to a new file. No process is forked until the file is closed: until its execve, a
 // child would hold the descriptor open for writing, and the program could not be executed (ETXTBSY,
 // go.dev/issue/22315).
-func (s *Set) writeNew(path string, name Name) error {
+func writeNew(path string, write func(io.Writer) error) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.copyTo(f, name), f.Chmod(0o555), f.Close())
+	return errors.Join(write(f), f.Chmod(0o555), f.Close())
 }
 
 func syncFile(path string) error {
@@ -159,9 +164,9 @@ func forget(dir string, name Name, keep string) {
 	}
 }
 
-// inMemory unpacks a program into a sealed file in memory.
-func (s *Set) inMemory(name Name, digest string) (*os.File, error) {
-	f, err := Sealed(string(name), func(w io.Writer) error { return s.copyTo(w, name) })
+// inMemory returns the program that write writes as a sealed file in memory.
+func inMemory(name Name, digest string, write func(io.Writer) error) (*os.File, error) {
+	f, err := Sealed(string(name), write)
 	if err != nil {
 		return nil, fault.Wrap(err, "unpack %s into memory", name)
 	}
