@@ -61,6 +61,9 @@ const (
 
 	SelfSocket = "/run/coppice.sock" // a symbolic link to SelfTarget
 	SelfTarget = "/run/coppice/sock"
+
+	// SelfProgram is the program coppice in every sandbox, read-only; not in tier workspace.
+	SelfProgram = "/run/coppice-bin/coppice"
 )
 
 // The kinds of a Source. The empty kind is SourceHost.

@@ -35,9 +35,13 @@ func save(t *testing.T, b *boxtest.Box) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	init, err := saveTo(ctx, f, dir)
+	init, client, err := saveTo(ctx, f, dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if client != nil {
+		t.Error("an image of a sandbox that does not show coppice has that program")
+		client.Close()
 	}
 	own, err := programtest.Programs().File(program.Init)
 	if err != nil {
@@ -56,10 +60,10 @@ func save(t *testing.T, b *boxtest.Box) string {
 }
 
 // saveTo writes a memory image of a frozen box into dir.
-func saveTo(ctx context.Context, f *box.Frozen, dir string) (init *os.File, err error) {
+func saveTo(ctx context.Context, f *box.Frozen, dir string) (init, client *os.File, err error) {
 	facts, err := box.MemoryFacts(programtest.Programs())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return f.Save(ctx, dir, facts)
 }

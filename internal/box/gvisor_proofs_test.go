@@ -251,7 +251,7 @@ func take(t *testing.T, b *boxtest.Box) (m moment) {
 	if err := os.Mkdir(m.image, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	init, err := saveTo(ctx, f, m.image)
+	init, _, err := saveTo(ctx, f, m.image)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,21 +32,31 @@ type RekeyStep = initlink.RekeyStep
 // frozen. Only boxes of tier gvisor can be saved.
 //
 // The image has the memory of the box's init but not its code: init is the program of that init, the only one
-// that the image can be resumed with (plan.Config.Init). The caller closes it. facts are the MemoryFacts that
-// must be the same where the image is resumed. A Version fault says that another build of Coppice, with other
-// facts, has started the box.
-func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) (init *os.File, err error) {
+// that the image can be resumed with (plan.Config.Init), and client likewise the program coppice that the box shows
+// (plan.Config.ImageClient); it is nil if the box shows none. The caller closes them. facts are the MemoryFacts that
+// must be the same where the image is resumed. A Version fault says that another build of Coppice, with other facts,
+// has started the box.
+func (f *Frozen) Save(ctx context.Context, dir string, facts map[string]string) (init, client *os.File, err error) {
 	if err := wire.WriteJSON(f.conn, protocol.FrameSave, protocol.SaveRequest{Dir: dir, Facts: facts}); err != nil {
-		return nil, unavailable(err)
+		return nil, nil, unavailable(err)
 	}
-	if err := reply(ctx, f.conn, nil); err != nil {
-		return nil, err
+	var r protocol.SaveReply
+	if err := reply(ctx, f.conn, &r); err != nil {
+		return nil, nil, err
 	}
 	fd, err := receiveFD(f.conn)
 	if err != nil {
-		return nil, fault.Wrap(err, "receive the image's init")
+		return nil, nil, fault.Wrap(err, "receive the image's init")
 	}
-	return os.NewFile(uintptr(fd), "init"), nil
+	init = os.NewFile(uintptr(fd), "init")
+	if !r.Client {
+		return init, nil, nil
+	}
+	if fd, err = receiveFD(f.conn); err != nil {
+		init.Close()
+		return nil, nil, fault.Wrap(err, "receive the image's coppice")
+	}
+	return init, os.NewFile(uintptr(fd), "coppice"), nil
 }
 
 // Rekey gives a box that was started from an image its own identity: host name, machine id, randomness. It

@@ -54,6 +54,7 @@ type helpers struct {
 	init   *os.File // also the keeper's own program
 	gate   *os.File // nil unless the box has a gate
 	sentry *os.File // nil except in tier gvisor
+	client *os.File // nil unless the box shows it
 }
 
 // findHelpers finds the programs that a box needs, and sets the fields of c that depend on them.
@@ -71,6 +72,11 @@ func findHelpers(programs *program.Set, c *plan.Config) (h helpers, err error) {
 			return h, err
 		}
 		if c.MemoryFacts, err = MemoryFacts(programs); err != nil {
+			return h, err
+		}
+	}
+	if c.Client {
+		if h.client, err = programs.Client(); err != nil {
 			return h, err
 		}
 	}
@@ -119,7 +125,7 @@ func spawn(c plan.Config, h helpers, lock *os.File) (_ *spawned, err error) {
 	cmd := &exec.Cmd{
 		Path: program.Path(h.init), Args: []string{protocol.Argv0, c.ID}, Dir: "/",
 		Env:    protocol.Env,
-		Stdout: output, Stderr: output, ExtraFiles: []*os.File{config, readyW, lock, h.gate, h.sentry},
+		Stdout: output, Stderr: output, ExtraFiles: []*os.File{config, readyW, lock, h.gate, h.sentry, h.client},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, PidFD: &k.pidfd},
 	}
 	if c.Confined() {

@@ -3,6 +3,9 @@
 package boxtest
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -12,10 +15,42 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/looptest"
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // confined are the rows for the tiers that confine.
 var confined = []check{
+	{"the program coppice is shown", walled, func(t *testing.T, tier Tier) {
+		b := tier.Start(t, func(c *plan.Config) { c.Client = true })
+		own, err := programtest.Programs().Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest := func() string {
+			t.Helper()
+			h := sha256.New()
+			if _, err := io.Copy(h, io.NewSectionReader(own, 0, 1<<62)); err != nil {
+				t.Fatal(err)
+			}
+			return hex.EncodeToString(h.Sum(nil))
+		}
+		before := digest()
+		const sum = "sha256sum <" + plan.ClientAt
+		if r := b.Sh(t, sum); r.Stdout != before+"  -\n" {
+			t.Fatalf("the program is %+v; want %s", r, before)
+		}
+		r := b.Sh(t, "echo $PATH; p="+plan.ClientAt+`; test -x $p || echo not executable
+(echo x >>$p) 2>/dev/null && echo written; chmod 777 $p 2>/dev/null && echo mode; touch $p 2>/dev/null && echo touched
+rm -f $p 2>/dev/null && echo removed; mv $p $p-x 2>/dev/null && echo renamed; ln $p /tmp/own 2>/dev/null && echo linked
+truncate -s 0 $p 2>/dev/null && echo truncated; :`)
+		if !strings.HasSuffix(r.Stdout, ":"+rootspec.ClientDir+"\n") || strings.Count(r.Stdout, "\n") != 1 {
+			t.Errorf("%+v", r)
+		}
+		if r := b.Sh(t, sum); r.Stdout != before+"  -\n" || digest() != before {
+			t.Errorf("it is now %+v", r)
+		}
+	}},
 	{"a process that stops all others keeps init from nothing", walled, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo go; while :; do kill -STOP -1; done"}})

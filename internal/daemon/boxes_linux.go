@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -47,6 +47,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 		Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong,
 		Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks,
+		Client: c.Tier != plan.TierWorkspace && (c.Image == "" || c.Client != ""), ImageClient: c.Client,
 		Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {
@@ -167,12 +168,13 @@ type frozen struct {
 	programs *program.Set
 }
 
-func (f frozen) Save(ctx context.Context, dir string) (init *os.File, err error) {
+func (f frozen) Save(ctx context.Context, dir string) (p memory.Programs, err error) {
 	facts, err := box.MemoryFacts(f.programs)
 	if err != nil {
-		return nil, err
+		return p, err
 	}
-	return f.Frozen.Save(ctx, dir, facts)
+	p.Init, p.Client, err = f.Frozen.Save(ctx, dir, facts)
+	return p, err
 }
 
 func (f frozen) Suspects() layer.Suspects { return layer.Suspects(f.Frozen.Suspects()) }

@@ -95,9 +95,9 @@ type BoxConfig struct {
 	JournalDir string
 	JournalKey []byte
 	// Image is a directory with a memory image: processes resume from it, and the gate lets nothing pass until Release.
-	// Init is the file of the program that is PID 1 in the image; "" is the program of this process.
-	Image string
-	Init  string
+	// Init is the file of the program that is PID 1 in the image; "" is the program of this process. Client is that of
+	// the program coppice; "" if the sandbox did not show it.
+	Image, Init, Client string
 	// Phases are, in tier supervised, the policies of the network, in the order of time.
 	Phases []Phase
 	Asks   bool // connections that no rule covers wait for a decision
@@ -229,9 +229,9 @@ type Frozen interface {
 	Thaw() error
 	// Drop thaws without waiting, even while Thaw waits.
 	Drop()
-	// Save writes the memory of the processes into an existing, empty directory. It returns the program of PID 1, which
-	// the caller closes.
-	Save(ctx context.Context, dir string) (init *os.File, err error)
+	// Save writes the memory of the processes into an existing, empty directory. It returns the programs of the image,
+	// which the caller closes.
+	Save(ctx context.Context, dir string) (memory.Programs, error)
 }
 
 // RekeyStep is a step of Rekey.

@@ -424,21 +424,21 @@ func (f fakeFrozen) Thaw() error {
 
 // Save writes an image of two pages, one of which contains the number of freezes. Its init is a file of a few bytes
 // that is in no directory.
-func (f fakeFrozen) Save(_ context.Context, dir string) (*os.File, error) {
+func (f fakeFrozen) Save(_ context.Context, dir string) (memory.Programs, error) {
 	pages := make([]byte, 2*4096)
 	copy(pages, fmt.Sprintf("freeze %d", f.b.freezes))
 	for name, data := range map[string][]byte{"checkpoint.img": []byte("kernel"), "pages_meta.img": []byte("meta"),
 		"pages.img": pages} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			return nil, err
+			return memory.Programs{}, err
 		}
 	}
 	init, err := os.CreateTemp(filepath.Dir(dir), "init")
 	if err != nil {
-		return nil, err
+		return memory.Programs{}, err
 	}
 	_, err = init.WriteString(fakeInit)
-	return init, errors.Join(err, os.Remove(init.Name()))
+	return memory.Programs{Init: init}, errors.Join(err, os.Remove(init.Name()))
 }
 
 // fakeInit is the content of the program that is PID 1 in all boxes.

@@ -175,7 +175,7 @@ func (e *Engine) startBox(
 		JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
-		config.Image, config.Init = from.Dir, from.Init
+		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
 	}
 	startCtx, done := s.Starting(ctx)
 	if err = context.Cause(startCtx); err == nil {

@@ -41,6 +41,9 @@ func (m *Images) factsFor(rec *meta.Sandbox, kept *timeline.Memory) (map[string]
 	}
 	if init := kept.Facts[memory.InitFact]; init != "" {
 		facts[memory.InitFact] = init
+		if client := kept.Facts[memory.ClientFact]; client != "" {
+			facts[memory.ClientFact] = client
+		}
 		if p := kept.Facts[factProtocol]; m.config.Host.Understands(p) {
 			facts[factProtocol] = p
 		}
@@ -69,6 +72,8 @@ func factName(fact string) string {
 		return "the build of Coppice, whose init is in the image and was not stored with it,"
 	case "plan":
 		return "the version of Coppice's plan of a sandbox"
+	case memory.ClientFact:
+		return "the program coppice in the sandbox"
 	case factProtocol:
 		return "the protocol between Coppice and the init in an image"
 	case factHost:

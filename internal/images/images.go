@@ -96,22 +96,20 @@ func (m *Images) MayKeep(rec *meta.Sandbox) error {
 
 // Saver is a frozen box.
 type Saver interface {
-	// Save writes the memory of the processes into an existing empty directory, and returns the program that is PID 1
-	// among them, which the caller closes.
-	Save(ctx context.Context, dir string) (init *os.File, err error)
+	// Save writes the memory of the processes into an existing empty directory, and returns the programs of the image,
+	// which the caller closes.
+	Save(ctx context.Context, dir string) (memory.Programs, error)
 }
 
 // Saved is an image that is not stored yet.
 type Saved struct {
-	dir  string
-	init *os.File // the program that is PID 1 in the image
+	dir      string
+	programs memory.Programs
 }
 
 // Close discards an image that was not passed to Keep. Its files are deleted at the next Save, or by the next daemon.
 func (i Saved) Close() {
-	if i.init != nil {
-		_ = i.init.Close() // only read from
-	}
+	_ = i.programs.Close() // only read from
 }
 
 // Save makes the frozen box of a sandbox write its image. The caller, which holds the sandbox's lock, passes the
@@ -124,7 +122,7 @@ func (m *Images) Save(ctx context.Context, rec *meta.Sandbox, f Saver) (i Saved,
 	if err := os.Mkdir(i.dir, 0o700); err != nil {
 		return i, fault.Wrap(err, "save the memory of sandbox %s", rec.Name)
 	}
-	if i.init, err = f.Save(ctx, i.dir); err != nil {
+	if i.programs, err = f.Save(ctx, i.dir); err != nil {
 		return i, errors.Join(fault.Wrap(err, "save the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
 	}
 	return i, nil
@@ -140,12 +138,12 @@ func (m *Images) Keep(ctx context.Context, rec *meta.Sandbox, i Saved) (_ *timel
 
 // store stores an image. The caller holds imaging until a snapshot has it.
 func (m *Images) store(ctx context.Context, rec *meta.Sandbox, i Saved) (*timeline.Memory, error) {
-	defer i.init.Close()
+	defer i.Close()
 	facts, err := m.facts(rec)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(i.dir))
 	}
-	image, err := m.config.Store.Add(ctx, i.dir, facts, i.init)
+	image, err := m.config.Store.Add(ctx, i.dir, facts, i.programs)
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "save the memory of sandbox %s", rec.Name), os.RemoveAll(i.dir))
 	}
@@ -159,8 +157,9 @@ func (m *Images) store(ctx context.Context, rec *meta.Sandbox, i Saved) (*timeli
 // Image is an image that is ready to be resumed. It stays in the store until it is released.
 type Image struct {
 	*timeline.Memory
-	Dir  string // holds the image
-	Init string // file with its init; "" means this program
+	Dir    string // holds the image
+	Init   string // file with its init; "" means that of this build
+	Client string // file with its program coppice; "" means that its sandbox does not show it
 	// Release releases the image. It must be called once, unless ReleaseAfter is.
 	Release func()
 }
@@ -177,12 +176,15 @@ func (m *Images) Ready(
 	if err != nil {
 		return nil, fault.Wrap(err, "prepare the memory of snapshot %s", id)
 	}
-	init, err := m.config.Store.Init(ctx, memory.ID(kept.Image))
+	i := &Image{Memory: kept, Dir: dir, Release: release}
+	if i.Init, err = m.config.Store.Program(ctx, memory.ID(kept.Image), memory.InitFact); err == nil {
+		i.Client, err = m.config.Store.Program(ctx, memory.ID(kept.Image), memory.ClientFact)
+	}
 	if err != nil {
 		release()
 		return nil, fault.Wrap(err, "prepare the memory of snapshot %s", id)
 	}
-	return &Image{kept, dir, init, release}, nil
+	return i, nil
 }
 
 // ReleaseAfter releases an image after the exit of a box that was resumed from it: the box reads the image on

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -18,11 +17,10 @@ const addWorkers = 2
 // The store owns the directory from the call on, and moves its files. If Add fails, the directory is removed, unless
 // it could not be moved. The next Sweep removes the image unless its keep function keeps it.
 //
-// The program that is PID 1 in the image is stored with it, unless init is nil. The caller has opened init for
-// reading, and closes it. Facts then name it, by InitFact.
+// The programs of the image are stored with it, and the facts of the result name them.
 //
 // Add returns Invalid if the directory does not contain the files of an image, and NoSpace if the disk is full.
-func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File) (_ Image, err error) {
+func (s *Store) Add(ctx context.Context, dir string, facts Facts, programs Programs) (_ Image, err error) {
 	in, err := s.takeIn(dir)
 	if err != nil {
 		return Image{}, fault.Wrap(err, "store the memory image in %s", dir)
@@ -35,7 +33,7 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File)
 		return Image{}, fault.Wrap(err, "store a memory image")
 	}
 	defer s.writing.free()
-	a := adding{s: s, in: in, init: init, pages: -1, m: manifest{facts: facts}}
+	a := adding{s: s, in: in, programs: programs, pages: -1, m: manifest{facts: facts}}
 	defer a.close()
 	img, err := a.run(ctx)
 	if err != nil {
@@ -46,12 +44,12 @@ func (s *Store) Add(ctx context.Context, dir string, facts Facts, init *os.File)
 
 // adding is one Add in progress.
 type adding struct {
-	s       *Store
-	in      intake
-	init    *os.File // of the image, or nil
-	pages   int      // the file of pages, open
-	digests []digest
-	need    int64 // bytes to write, as far as known
+	s        *Store
+	in       intake
+	programs Programs
+	pages    int // the file of pages, open
+	digests  []digest
+	need     int64 // bytes to write, as far as known
 
 	m     manifest
 	added int64
@@ -84,7 +82,7 @@ func (a *adding) run(ctx context.Context) (_ Image, err error) {
 	if err := a.putSmalls(ctx, &u); err != nil {
 		return Image{}, err
 	}
-	if err := a.putInit(ctx, &u); err != nil {
+	if err := a.putPrograms(ctx, &u); err != nil {
 		return Image{}, err
 	}
 	id, isNew, err := a.putManifest(ctx, &u)

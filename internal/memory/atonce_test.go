@@ -39,7 +39,7 @@ func TestStore_ConcurrentUse(t *testing.T) {
 		worker(func(i int) error {
 			x := image(append(base[:200:200], seeds(100000*(k+1)+i*20, 20)...))
 			dir := x.write(t, filepath.Join(h.dir, fmt.Sprintf("new%d.%d", k, i)))
-			img, err := h.s.Add(context.Background(), dir, nil, nil)
+			img, err := h.s.Add(context.Background(), dir, nil, Programs{})
 			if err != nil {
 				return err
 			}
@@ -139,7 +139,7 @@ func TestStore_WaitStopsOnCancel(t *testing.T) {
 	cancel(errors.New("gone"))
 	must(t, h.s.writing.take(t.Context()))
 	dir := h.put(x)
-	if _, err := h.s.Add(ctx, dir, nil, nil); err == nil {
+	if _, err := h.s.Add(ctx, dir, nil, Programs{}); err == nil {
 		t.Error("Add did not wait for another caller")
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {

@@ -90,7 +90,7 @@ func benchAdd(b *testing.B, h *home, x shape) {
 		dir := h.put(x)
 		settle()
 		b.StartTimer()
-		img, err := h.s.Add(context.Background(), dir, nil, nil)
+		img, err := h.s.Add(context.Background(), dir, nil, Programs{})
 		b.StopTimer()
 		must(b, err)
 		b.ReportMetric(float64(img.AddedBytes), "added-B")

@@ -126,7 +126,7 @@ func (s *Store) uncache(id ID) error {
 	return s.keepChecked(dir, pagesName, drop)
 }
 
-// Verify hashes everything that is stored of an image again, its init, and its cached copy. At the first difference
+// Verify hashes everything that is stored of an image again, its programs, and its cached copy. At the first difference
 // it returns Corrupt with its location. A cached copy that differs is removed, since the image is intact without it.
 func (s *Store) Verify(ctx context.Context, id ID) error {
 	e, err := s.hold(id)
@@ -143,8 +143,10 @@ func (s *Store) Verify(ctx context.Context, id ID) error {
 			return err
 		}
 	}
-	if _, err := s.init(ctx, m.facts, true); err != nil {
-		return err
+	for _, fact := range []string{InitFact, ClientFact} {
+		if _, err := s.program(ctx, m.facts, fact, true); err != nil {
+			return err
+		}
 	}
 	none := func([]byte, int64) error { return nil }
 	if err := s.eachPart(ctx, m, true, addWorkers, none); err != nil {

@@ -39,7 +39,7 @@ func (st story) tell(t *testing.T, h *home) (acked map[ID]shape, dropped ID) {
 	for i, x := range []shape{st.first, st.second, st.third} {
 		dir := h.put(x)
 		init := h.program(min(i, 1))
-		img, err := h.s.Add(ctx, dir, nil, init)
+		img, err := h.s.Add(ctx, dir, nil, Programs{Init: init})
 		must(t, init.Close())
 		if err != nil {
 			continue
@@ -92,7 +92,7 @@ func holds(t *testing.T, what string, h *home, acked map[ID]shape, dropped ID) {
 		}
 	}
 	x := image(append(seeds(2000, 9), seeds(500, 5)...))
-	img, err := h.s.Add(ctx, h.put(x), Facts{"what": what}, nil)
+	img, err := h.s.Add(ctx, h.put(x), Facts{"what": what}, Programs{})
 	if err != nil {
 		t.Fatalf("%s: afterwards: %v", what, err)
 	}
@@ -238,7 +238,7 @@ func TestStore_ReportsFullDisk(t *testing.T) {
 	defer h.close()
 	one := h.add(image(seeds(1, 700)))
 	f.FailAt(2, syscall.ENOSPC, true)
-	_, err := h.s.Add(t.Context(), h.put(image(append(seeds(1, 512), seeds(9000, 512)...))), nil, nil)
+	_, err := h.s.Add(t.Context(), h.put(image(append(seeds(1, 512), seeds(9000, 512)...))), nil, Programs{})
 	if !fault.Is(err, fault.NoSpace) || !strings.Contains(err.Error(), "MiB") ||
 		!strings.Contains(err.Error(), h.file()) || fault.HintOf(err) == "" {
 		t.Errorf("add: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -14,12 +15,32 @@ import (
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// An image contains the memory of the program that was PID 1 in it, and not its code, which is mapped from a file
-// that must be the same where the image is resumed. So the program is stored with the images, once for all images
-// that have the same one.
+// An image contains the memory of the programs of Coppice that ran in it, and not their code, which is mapped from
+// files that must be the same where the image is resumed. So these programs are stored with the images, once for all
+// images that have the same ones.
 
-// InitFact is the fact of an image that names its init by the digest of its content. Add sets it.
-const InitFact = "init"
+// The facts of an image that name its programs by the digests of their contents. Add sets them.
+const (
+	InitFact   = "init"   // the program that is PID 1
+	ClientFact = "client" // the program coppice that the sandbox shows to its users
+)
+
+// Programs are the files of an image's programs, open for reading. The caller of Add owns them.
+type Programs struct {
+	Init   *os.File // see InitFact; nil: the image is stored without it
+	Client *os.File // see ClientFact; nil: the sandbox shows none
+}
+
+// Close closes the files.
+func (p Programs) Close() error {
+	var all []error
+	for _, f := range []*os.File{p.Init, p.Client} {
+		if f != nil {
+			all = append(all, f.Close())
+		}
+	}
+	return errors.Join(all...)
+}
 
 const (
 	// initName is the program, in a directory of initsDir.
@@ -33,28 +54,29 @@ const (
 	initMode = 0o555
 )
 
-// Init returns the file with the init of an image, complete and verified; "" if the image was added without one. The
-// file exists as long as the image, and as long as a process has it locked with flock(2).
+// Program returns the file with the program of an image that a fact names, InitFact or ClientFact, complete and
+// verified; "" if the image was added without it. The file exists as long as the image, and as long as a process has
+// it locked with flock(2).
 //
-// Init returns NotFound if the image does not exist, and Corrupt if the init is damaged or missing.
-func (s *Store) Init(ctx context.Context, id ID) (string, error) {
+// Program returns NotFound if the image does not exist, and Corrupt if the program is damaged or missing.
+func (s *Store) Program(ctx context.Context, id ID, fact string) (string, error) {
 	e, err := s.hold(id)
 	if err != nil {
 		return "", err
 	}
 	defer s.letGo(e)
-	return s.init(ctx, e.image.Facts, false)
+	return s.program(ctx, e.image.Facts, fact, false)
 }
 
-// init is Init for an image with these facts. again hashes the file even if it was hashed.
-func (s *Store) init(ctx context.Context, facts Facts, again bool) (string, error) {
-	name := facts[InitFact]
+// program is Program for an image with these facts. again hashes the file even if it was hashed.
+func (s *Store) program(ctx context.Context, facts Facts, fact string, again bool) (string, error) {
+	name := facts[fact]
 	if name == "" {
 		return "", nil
 	}
 	sum, ok := parseID(name)
 	if !ok {
-		return "", corrupt("invalid name %.80q of the init of a memory image", name)
+		return "", corrupt("invalid name %.80q of the program %s of a memory image", name, fact)
 	}
 	if err := s.checkInit(ctx, sum, again); err != nil {
 		return "", err
@@ -87,19 +109,19 @@ func (s *Store) checkInit(ctx context.Context, sum digest, again bool) error {
 	case transient(err):
 		return err
 	case errors.Is(err, unix.ENOENT):
-		return withoutInit("%s, the init of a memory image, is missing", at)
+		return withoutInit("%s, a program of a memory image, is missing", at)
 	}
 	if dir >= 0 {
 		_ = s.fs.Unlink(dir, checkedName) // it is stale
 	}
-	return withoutInit("%s, the init of a memory image, does not match its digest", at).Because(err)
+	return withoutInit("%s, a program of a memory image, does not match its digest", at).Because(err)
 }
 
 // withoutInit returns the error of an image whose init is damaged or missing.
 func withoutInit(format string, args ...any) *fault.Error {
 	return fault.New(fault.Corrupt, format, args...).
-		WithHint("the disk or another program changed it; it is restored when the memory of a sandbox with the same init " +
-			"is saved again; to rewind only files: coppice rewind NAME REF --files-only")
+		WithHint("the disk or another program changed it; it is restored when the memory of a sandbox with the same " +
+			"program is saved again; to rewind only files: coppice rewind NAME REF --files-only")
 }
 
 // copyHashed reads a file of size bytes, passes each piece to write, unless write is nil, and returns the digest of
@@ -127,33 +149,45 @@ func copyHashed(
 	return digest(h.Sum(nil)), nil
 }
 
-// putInit stores the init of the new image, flushed, unless the store has it, and names it in the facts.
-func (a *adding) putInit(ctx context.Context, u *undo.Stack) error {
-	if a.m.facts[InitFact] != "" {
-		return fault.New(fault.Invalid, "invalid fact %q of a memory image: reserved for the store", InitFact)
-	}
-	if a.init == nil {
-		return nil
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(a.init.Fd()), &st); err != nil {
-		return fault.Wrap(err, "read the init of the image")
-	}
-	if !dirfd.IsRegular(&st) || st.Size == 0 || st.Size > maxInit {
-		return fault.New(fault.Invalid,
-			"the init of a memory image has %d bytes, more than the limit of %d", st.Size, maxInit)
-	}
-	sum, err := a.s.keepInit(ctx, int(a.init.Fd()), &st, u)
-	if err != nil {
-		a.need += st.Size // bytes that the disk lacks
-		return fault.Wrap(err, "store the init of the image")
-	}
-	facts := Facts{InitFact: sum.String()}
+// putPrograms stores the programs of the new image, flushed, unless the store has them, and names them in the facts.
+func (a *adding) putPrograms(ctx context.Context, u *undo.Stack) error {
+	facts := Facts{}
 	for k, v := range a.m.facts {
 		facts[k] = v
 	}
+	for _, p := range []struct {
+		fact string
+		file *os.File
+	}{{InitFact, a.programs.Init}, {ClientFact, a.programs.Client}} {
+		if facts[p.fact] != "" {
+			return fault.New(fault.Invalid, "invalid fact %q of a memory image: reserved for the store", p.fact)
+		}
+		if p.file == nil {
+			continue
+		}
+		sum, err := a.putProgram(ctx, p.file, u)
+		if err != nil {
+			return fault.Wrap(err, "store the %s of the image", p.fact)
+		}
+		facts[p.fact] = sum.String()
+	}
 	a.m.facts = facts
 	return nil
+}
+
+func (a *adding) putProgram(ctx context.Context, f *os.File, u *undo.Stack) (sum digest, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return sum, fault.Wrap(err, "read the program")
+	}
+	if !dirfd.IsRegular(&st) || st.Size == 0 || st.Size > maxInit {
+		return sum, fault.New(fault.Invalid,
+			"the program of a memory image has %d bytes, more than the limit of %d", st.Size, maxInit)
+	}
+	if sum, err = a.s.keepInit(ctx, int(f.Fd()), &st, u); err != nil {
+		a.need += st.Size // bytes that the disk lacks
+	}
+	return sum, err
 }
 
 // keepInit stores the content of an open file, unless the store has it. The caller holds writing.

@@ -19,7 +19,7 @@ func (h *home) addWith(x shape, which int) Image {
 	h.t.Helper()
 	init := h.program(which)
 	defer init.Close()
-	img, err := h.s.Add(h.t.(*testing.T).Context(), h.put(x), Facts{"gvisor": "release-1"}, init)
+	img, err := h.s.Add(h.t.(*testing.T).Context(), h.put(x), Facts{"gvisor": "release-1"}, Programs{Init: init})
 	must(h.t, err)
 	return img
 }
@@ -58,25 +58,59 @@ func TestInit_IsStoredOnce(t *testing.T) {
 	h.close()
 }
 
+// TestClient_IsKeptLikeInit checks that an image's second program is stored beside its init, verified with the image,
+// and removed with the last image that has it.
+func TestClient_IsKeptLikeInit(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, t.TempDir(), Options{})
+	defer h.close()
+	init, client := h.program(0), h.program(1)
+	img, err := h.s.Add(t.Context(), h.put(image(seeds(1, 3))), nil, Programs{Init: init, Client: client})
+	must(t, err)
+	must(t, Programs{Init: init, Client: client}.Close())
+	at, err := h.s.Program(t.Context(), img.ID, ClientFact)
+	must(t, err)
+	got, err := os.ReadFile(at)
+	must(t, err)
+	if !bytes.Equal(got, h.text(1)) || len(h.ls(initsDir)) != 2 {
+		t.Errorf("the client is %d bytes; %q", len(got), h.ls(initsDir))
+	}
+	_, err = h.s.Sweep(t.Context(), func(ID) bool { return true })
+	must(t, err)
+	if len(h.ls(initsDir)) != 2 {
+		t.Errorf("after a sweep that keeps the image: %q", h.ls(initsDir))
+	}
+	must(t, os.Truncate(at, 7))
+	if err := h.s.Verify(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("verify of an image with a damaged client: %v", err)
+	}
+	_, err = h.s.Sweep(t.Context(), func(ID) bool { return false })
+	must(t, err)
+	if left := h.ls(initsDir); len(left) != 0 {
+		t.Errorf("after the image was removed: %q", left)
+	}
+}
+
 func TestInit_OfImageWithoutOne(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
 	img := h.add(image(seeds(1, 3)))
-	if at, err := h.s.Init(t.Context(), img.ID); at != "" || err != nil {
+	if at, err := h.s.Program(t.Context(), img.ID, InitFact); at != "" || err != nil {
 		t.Errorf("%q %v", at, err)
 	}
-	if _, err := h.s.Init(t.Context(), ID(strings.Repeat("0", 64))); !fault.Is(err, fault.NotFound) {
+	if _, err := h.s.Program(t.Context(), ID(strings.Repeat("0", 64)), InitFact); !fault.Is(err, fault.NotFound) {
 		t.Errorf("init of an unknown image: %v", err)
 	}
 	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), Facts{InitFact: "x"},
-		nil); !fault.Is(err, fault.Invalid) {
+		Programs{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("an init that is only named in the facts: %v", err)
 	}
 	none, err := os.Open("/dev/null")
 	must(t, err)
 	defer none.Close()
-	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), nil, none); !fault.Is(err, fault.Invalid) {
+	if _, err := h.s.Add(t.Context(), h.put(image(seeds(5, 2))), nil,
+		Programs{Init: none}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("an init that is not a file: %v", err)
 	}
 }
@@ -88,7 +122,7 @@ func TestInit_RefusesDamage(t *testing.T) {
 	h := newHome(t, t.TempDir(), Options{})
 	defer h.close()
 	img := h.addWith(image(seeds(1, 3)), 0)
-	at, err := h.s.Init(t.Context(), img.ID)
+	at, err := h.s.Program(t.Context(), img.ID, InitFact)
 	must(t, err)
 	for what, damage := range map[string]func(){
 		"a bit": func() {
@@ -104,7 +138,7 @@ func TestInit_RefusesDamage(t *testing.T) {
 		},
 	} {
 		damage()
-		_, err := h.s.Init(t.Context(), img.ID)
+		_, err := h.s.Program(t.Context(), img.ID, InitFact)
 		if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), "inits/"+img.Facts[InitFact]+"/init") ||
 			!strings.Contains(fault.HintOf(err), "--files-only") {
 			t.Errorf("%s: %v, hint %q", what, err, fault.HintOf(err))
@@ -129,7 +163,7 @@ func TestInit_RefusesDamage(t *testing.T) {
 	if err := h.s.Verify(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("verify: %v", err)
 	}
-	if _, err := h.s.Init(t.Context(), img.ID); !fault.Is(err, fault.Corrupt) {
+	if _, err := h.s.Program(t.Context(), img.ID, InitFact); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("after verify: %v", err)
 	}
 }
@@ -158,7 +192,7 @@ func TestSweep_RemovesUnusedInit(t *testing.T) {
 	}
 	sweep(2, two.ID, other.ID)
 	h.checkInit("two", two.ID, 0)
-	used, err := h.s.Init(t.Context(), two.ID)
+	used, err := h.s.Program(t.Context(), two.ID, InitFact)
 	must(t, err)
 	f, err := os.Open(used)
 	must(t, err)
@@ -173,7 +207,7 @@ func TestSweep_RemovesUnusedInit(t *testing.T) {
 	must(t, f.Close())
 	sweep(1, other.ID)
 	sweep(0)
-	if _, err := h.s.Init(t.Context(), one.ID); !fault.Is(err, fault.NotFound) {
+	if _, err := h.s.Program(t.Context(), one.ID, InitFact); !fault.Is(err, fault.NotFound) {
 		t.Errorf("%v", err)
 	}
 	h.close()

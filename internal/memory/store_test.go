@@ -26,7 +26,7 @@ func TestAdd_FirstImageIsItsPack(t *testing.T) {
 	src := h.put(x)
 	var before unix.Stat_t
 	must(t, unix.Stat(filepath.Join(src, pagesName), &before))
-	img, err := h.s.Add(t.Context(), src, Facts{"gvisor": "a", "cpu": "b"}, nil)
+	img, err := h.s.Add(t.Context(), src, Facts{"gvisor": "a", "cpu": "b"}, Programs{})
 	must(t, err)
 	if img.Pages != 4000 || img.ZeroPages != 2000 || img.Facts["cpu"] != "b" ||
 		img.Size != 4000*pageSize+int64(len(x.kernel)+len(x.meta)) {
@@ -144,7 +144,7 @@ func TestAdd_SameImageHasSameID(t *testing.T) {
 	if a.ID != b.ID || b.AddedBytes != 0 || len(h.ls(packsDir)) != 1 {
 		t.Errorf("%+v\n%+v\n%q", a, b, h.ls(packsDir))
 	}
-	c, err := h.s.Add(t.Context(), h.put(x), Facts{"other": "facts"}, nil)
+	c, err := h.s.Add(t.Context(), h.put(x), Facts{"other": "facts"}, Programs{})
 	must(t, err)
 	if c.ID == a.ID || len(h.ls(packsDir)) != 1 {
 		t.Errorf("%+v", c)
@@ -209,26 +209,26 @@ func TestAdd_RefusesInvalidImages(t *testing.T) {
 	} {
 		dir := h.put(x)
 		must(t, damage(dir))
-		if _, err := h.s.Add(t.Context(), dir, nil, nil); err == nil {
+		if _, err := h.s.Add(t.Context(), dir, nil, Programs{}); err == nil {
 			t.Errorf("%s was stored", name)
 		}
 		if _, err := os.Stat(dir); err == nil || len(h.ls(tmpDir)) > 0 {
 			t.Errorf("%s: left behind: %v, %q", name, err, h.ls(tmpDir))
 		}
 	}
-	if _, err := h.s.Add(t.Context(), filepath.Join(h.dir, "none"), nil, nil); !fault.Is(err, fault.NotFound) {
+	if _, err := h.s.Add(t.Context(), filepath.Join(h.dir, "none"), nil, Programs{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a missing directory: %v", err)
 	}
-	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": "\xff"}, nil); !fault.Is(err, fault.Invalid) {
+	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": "\xff"}, Programs{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("facts that are not text: %v", err)
 	}
 	if _, err := h.s.Add(t.Context(), h.put(x), Facts{"a": strings.Repeat("x", maxFacts)},
-		nil); !fault.Is(err, fault.Invalid) {
+		Programs{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("facts that are too long: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := h.s.Add(ctx, h.put(x), nil, nil); !fault.Is(err, fault.Cancelled) {
+	if _, err := h.s.Add(ctx, h.put(x), nil, Programs{}); !fault.Is(err, fault.Cancelled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	for _, sub := range []string{packsDir, imagesDir, blobsDir, cacheDir, tmpDir} {
@@ -258,7 +258,7 @@ func TestAdd_RefusesOtherFileSystem(t *testing.T) {
 		t.Skip("needs a second file system: /dev/shm is not one")
 	}
 	dir := image(seeds(1, 3)).write(t, filepath.Join(other, "image"))
-	if _, err := h.s.Add(t.Context(), dir, nil, nil); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+	if _, err := h.s.Add(t.Context(), dir, nil, Programs{}); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, pagesName)); err != nil {
@@ -299,7 +299,7 @@ func TestAdd_CopiesWritableFiles(t *testing.T) {
 	} {
 		dir := h.put(x)
 		write := hold(filepath.Join(dir, pagesName))
-		img, err := h.s.Add(t.Context(), dir, Facts{"how": what}, nil)
+		img, err := h.s.Add(t.Context(), dir, Facts{"how": what}, Programs{})
 		must(t, err)
 		write()
 		h.check(what, img.ID, x)

@@ -275,8 +275,10 @@ func (s *Store) use(u *uses, m *manifest) error {
 	for _, f := range m.small {
 		u.blobs[f.sum] = true
 	}
-	if sum, ok := parseID(m.facts[InitFact]); ok {
-		u.inits[sum] = true
+	for _, fact := range []string{InitFact, ClientFact} {
+		if sum, ok := parseID(m.facts[fact]); ok {
+			u.inits[sum] = true
+		}
 	}
 	for _, id := range m.packs {
 		if _, ok := u.packs[id]; ok {

@@ -145,7 +145,7 @@ func (h *home) put(x shape) string {
 
 func (h *home) add(x shape) Image {
 	h.t.Helper()
-	img, err := h.s.Add(context.Background(), h.put(x), Facts{"gvisor": "release-1"}, nil)
+	img, err := h.s.Add(context.Background(), h.put(x), Facts{"gvisor": "release-1"}, Programs{})
 	must(h.t, err)
 	return img
 }
@@ -170,7 +170,7 @@ func (h *home) program(which int) *os.File {
 // checkInit fails unless the init of an image is the given program.
 func (h *home) checkInit(what string, id ID, which int) {
 	h.t.Helper()
-	at, err := h.s.Init(context.Background(), id)
+	at, err := h.s.Program(context.Background(), id, InitFact)
 	if err != nil {
 		h.t.Fatalf("%s: %v", what, err)
 	}

@@ -171,7 +171,7 @@ func (d *deciding) basics() {
 	g.Tmp = !c.KeepTmp
 	g.Regions = c.Access.Regions()
 	g.Memory = c.Limits.Memory
-	g.Self, g.Shared = c.Self, len(c.Shared)
+	g.Self, g.Shared, g.Client = c.Self, len(c.Shared), c.Client
 	if !d.own {
 		d.enforced.Quiet = append(d.enforced.Quiet, ownProc)
 		if g.Tell {

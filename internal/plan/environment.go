@@ -3,6 +3,8 @@ package plan
 import (
 	"slices"
 	"strings"
+
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // environment returns the complete environment of commands; it has no variables of the daemon.
@@ -17,7 +19,11 @@ func environment(c Config, u User) []string {
 	if c.Name != "" {
 		env = append(env, "COPPICE_SANDBOX="+c.Name)
 	}
-	return MergeEnv(env, c.Env)
+	env = MergeEnv(env, c.Env)
+	if c.Client { // also with the PATH of an image; last, so that it hides no program of the sandbox
+		env[0] += ":" + rootspec.ClientDir
+	}
+	return env
 }
 
 // MergeEnv returns env overridden by over, all KEY=VALUE. A later value wins; a word without "=" is dropped.

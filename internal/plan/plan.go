@@ -34,8 +34,9 @@ const Version = 1
 // resume.
 //
 // In version 1, init gave commands a filter; since version 2 the kernel refuses their calls without one,
-// which the kernel of an older build would not.
-const Protocol = 2
+// which the kernel of an older build would not. Since version 3 the sandbox shows the program coppice; it is resumed
+// without that program if its image has none, since gVisor compares the mounts.
+const Protocol = 3
 
 // Understands reports whether this build can resume an image whose init has the given Protocol, in decimal.
 func Understands(protocol string) bool {
@@ -96,6 +97,9 @@ type Config struct {
 	Caller  Caller `json:"caller"`
 	// Self mounts the run directory's SelfDir inside, at SelfAt.
 	Self bool `json:"self,omitempty"`
+	// Client shows the program coppice inside, at ClientAt: that of ImageClient. Not in tier workspace. With an Image, it
+	// is set if and only if it was when the image was taken.
+	Client bool `json:"client,omitempty"`
 	// Strong refuses to start if a protection or limit holds less than it should: see Enforced.Lacks.
 	Strong bool `json:"strong,omitempty"`
 	// Require names the protections with which the sandbox has run before. A start that lacks one is refused:
@@ -137,6 +141,9 @@ type Config struct {
 	// Init is the absolute path of the program that is PID 1 in Image; "" means the keeper's own program. The box holds
 	// a lock (flock) on it while it lives.
 	Init string `json:"init,omitempty"`
+	// ImageClient is the absolute path of the program coppice that the sandbox showed when Image was taken; "" means
+	// the one that box.Start passes. The box holds a lock (flock) on it while it lives.
+	ImageClient string `json:"image_client,omitempty"`
 	// NoCgroup makes the box run without control groups even if they can be created.
 	NoCgroup bool `json:"no_cgroup,omitempty"`
 	// NoIDMap keeps the ids of the initial user namespace for real root even if they could be shifted.
@@ -178,6 +185,9 @@ const (
 	SelfAt     = "/run/coppice"      // mount point of SelfDir, read-only
 	SelfSocket = "/run/coppice.sock" // the link
 )
+
+// ClientAt is the path of the program coppice in a sandbox: see Config.Client.
+const ClientAt = rootspec.ClientDir + "/coppice"
 
 // InnerPath is the path of coppice-init in a sandbox of tier gvisor, and its argv[0] as PID 1 there.
 const InnerPath = "/run/coppice-init"
@@ -224,6 +234,9 @@ type Item struct {
 // Counts is the name of the limit on what the kernel counts for the owner of a user namespace.
 const Counts = "kernel counts"
 
+// ClientItem is the name of the item for a sandbox that should show the program coppice and does not.
+const ClientItem = "coppice"
+
 // Descriptors is the name of the item for an init that may open too few files to find the parent of each program.
 const Descriptors = "descriptors"
 
@@ -265,7 +278,7 @@ func (e Enforced) Bounded() Enforced {
 }
 
 // notWalls are the items that confine nothing: weaker ones are only less convenient.
-var notWalls = []string{"attributes", "denials", "freeze", "pipes", "programs", "renames"}
+var notWalls = []string{"attributes", ClientItem, "denials", "freeze", "pipes", "programs", "renames"}
 
 // Lacks returns the protections and limits that hold less than they should: those that are weak, and limits
 // that nothing enforces. Others are off because they were not requested, or because another protection
@@ -313,6 +326,7 @@ type Guest struct {
 	Data     uint64   `json:"data,omitempty"`     // RLIMIT_DATA; 0 leaves it unchanged
 	Files    uint64   `json:"files,omitempty"`    // RLIMIT_NOFILE of commands, but not of init; 0 leaves it unchanged
 	Shared   int      `json:"shared,omitempty"`   // number of trees in the setup to mount at rootspec.SharedPath
+	Client   bool     `json:"client,omitempty"`   // mount the next descriptor of the setup at ClientAt
 	Self     bool     `json:"self,omitempty"`     // mount the next descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by init's control group
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image is sent with the setup

@@ -207,6 +207,24 @@ func FuzzParsePasswd(f *testing.F) {
 	})
 }
 
+func TestEnvironment_HasTheClientLast(t *testing.T) {
+	t.Parallel()
+	me := User{UID: 1000, Name: "me"}
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{}, "PATH=/usr/local/bin:/usr/bin:/bin"},
+		{Config{Client: true}, "PATH=/usr/local/bin:/usr/bin:/bin:/run/coppice-bin"},
+		{Config{Client: true, Env: []string{"PATH=/opt/bin"}}, "PATH=/opt/bin:/run/coppice-bin"},
+		{Config{Client: true, Env: []string{"PATH="}}, "PATH=:/run/coppice-bin"},
+	} {
+		if got := environment(c.config, me); got[0] != c.want {
+			t.Errorf("%+v: %q; want %q", c.config, got[0], c.want)
+		}
+	}
+}
+
 func TestUnderstands(t *testing.T) {
 	t.Parallel()
 	for protocol, want := range map[string]bool{"": false, "0": false, "1": true, strconv.Itoa(Protocol): true,

@@ -21,7 +21,7 @@ func (a Access) Regions() []Region {
 		closed = append(closed, p.At...)
 	}
 	all := []Region{{At: "/", Open: !a.Only}}
-	for _, at := range []string{"/dev", "/proc", "/sys", SharedAt} {
+	for _, at := range []string{"/dev", "/proc", "/sys", SharedAt, ClientDir} {
 		all = append(all, Region{At: at})
 	}
 	all = append(all, Region{At: "/run", Open: true})

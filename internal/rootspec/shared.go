@@ -6,6 +6,9 @@ import "strconv"
 // policy names: the objects of its git repository.
 const SharedAt = "/run/coppice-git"
 
+// ClientDir is the directory inside of the program coppice, on a mount of its own.
+const ClientDir = "/run/coppice-bin"
+
 // MaxShared is the maximum number of shared directories.
 const MaxShared = 32
 

@@ -146,11 +146,11 @@ func (d *daemon) setUpWorkspace() error {
 }
 
 // setUpRoot builds the root from the descriptors that came with the plan: the root's tree, the shared directories of
-// the host, the directory of the sandbox's own socket, and the tally of refused calls.
+// the host, the program coppice, the directory of the sandbox's own socket, and the tally of refused calls.
 func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error) {
 	d.pid1 = true
 	want := 1 + g.Shared
-	for _, more := range []bool{g.Self, g.Tell} {
+	for _, more := range []bool{g.Client, g.Self, g.Tell} {
 		if more {
 			want++
 		}

@@ -18,8 +18,8 @@ import (
 )
 
 // makeRoot makes the first of trees, a detached mount of the sandbox's files, the root. On it, it mounts the kernel's
-// file systems, then the next g.Shared trees and, with g.Self, the tree after them. It returns the protections that are
-// weaker than planned.
+// file systems, then the next g.Shared trees and, with g.Client and g.Self, the trees after them. It returns the
+// protections that are weaker than planned.
 //
 // The caller's mount namespace is a copy of the keeper's in a new user namespace, so every mount that was copied is
 // locked; the mounts that are made here are not.
@@ -52,11 +52,19 @@ func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mountShared(trees[1 : 1+g.Shared]); err != nil {
+	more := trees[1:]
+	if err := mountShared(more[:g.Shared]); err != nil {
 		return nil, err
 	}
+	more = more[g.Shared:]
+	if g.Client {
+		if err := mountClient(more[0]); err != nil {
+			return nil, err
+		}
+		more = more[1:]
+	}
 	if g.Self {
-		if err := mountSelf(trees[1+g.Shared]); err != nil {
+		if err := mountSelf(more[0]); err != nil {
 			return nil, err
 		}
 	}
@@ -294,6 +302,18 @@ func flatten(at string) error {
 		return err
 	}
 	return unix.Mount(none, names, "", unix.MS_BIND, "")
+}
+
+// mountClient mounts the program coppice, which the keeper has made read-only.
+func mountClient(program int) error {
+	if err := os.Mkdir(rootspec.ClientDir, 0o755); err != nil {
+		return fault.Wrap(err, "make %s", rootspec.ClientDir)
+	}
+	if err := os.WriteFile(plan.ClientAt, nil, 0o555); err != nil {
+		return fault.Wrap(err, "make %s", plan.ClientAt)
+	}
+	return fault.Wrap(unix.MoveMount(program, "", unix.AT_FDCWD, plan.ClientAt, unix.MOVE_MOUNT_F_EMPTY_PATH),
+		"mount %s", plan.ClientAt)
 }
 
 // mountSelf mounts the directory of the sandbox's own socket.

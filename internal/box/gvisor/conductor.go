@@ -74,7 +74,7 @@ type conductor struct {
 
 // setup is the plan's descriptors.
 type setup struct {
-	trees []int      // the binary, the sandbox's files, and the shared directories of the host
+	trees []int      // the binary, the sandbox's files, the shared directories of the host, and coppice
 	nic   *os.File   // the sandbox's end of the gate's link, or nil
 	image []*os.File // files of a memory image, or nil
 	tally *os.File   // tally of refused system calls, or nil
@@ -82,7 +82,11 @@ type setup struct {
 
 // take assigns the descriptors of a Setup.
 func take(g plan.Guest, fds []int) (s setup, err error) {
-	want := 2 + g.Shared
+	trees := 2 + g.Shared
+	if g.Client {
+		trees++
+	}
+	want := trees
 	if g.Gate {
 		want++
 	}
@@ -95,7 +99,7 @@ func take(g plan.Guest, fds []int) (s setup, err error) {
 	if len(fds) != want {
 		return s, fault.New(fault.Internal, "the plan came with %d descriptors, expected %d", len(fds), want)
 	}
-	s.trees, fds = fds[:2+g.Shared], fds[2+g.Shared:]
+	s.trees, fds = fds[:trees], fds[trees:]
 	if g.Gate {
 		s.nic, fds = os.NewFile(uintptr(fds[0]), "gate"), fds[1:]
 	}

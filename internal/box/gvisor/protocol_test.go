@@ -33,7 +33,7 @@ func TestContainerSpec_IsUnchanged(t *testing.T) {
 		plan.Protocol, initlink.ImageFiles, containerID,
 		specs.VersionMajor, specs.VersionMinor, specs.VersionPatch, specs.VersionDev,
 		slices.Sorted(slices.Values(conf.ToFlags())))
-	for _, g := range []plan.Guest{{}, {Tmp: true, Memory: 1 << 30, Shared: 1}} {
+	for _, g := range []plan.Guest{{}, {Tmp: true, Memory: 1 << 30, Shared: 1, Client: true}} {
 		s, err := specOf(g)
 		if err != nil {
 			t.Fatal(err)

@@ -45,6 +45,10 @@ func specOf(g plan.Guest) (*specs.Spec, error) {
 		tmpfs("/run", "755"),
 		{Destination: plan.InnerPath, Type: "bind", Source: worldBinary, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 	}
+	if g.Client {
+		mounts = append(mounts, specs.Mount{Destination: plan.ClientAt, Type: "bind", Source: worldClient,
+			Options: []string{"bind", "ro", "nosuid", "nodev"}})
+	}
 	if g.Tmp {
 		mounts = append(mounts, tmpfs("/tmp", "1777"))
 	}

@@ -18,9 +18,10 @@ import (
 // The conductor has its own root, so that the processes it starts cannot reach the host, and the sandbox has no
 // influence on the paths that the conductor opens.
 const (
-	worldBox    = "/box"    // the sandbox's files
-	worldShared = "/shared" // shared directories of the host, by number
-	worldBinary = "/bin/coppice"
+	worldBox    = "/box"         // the sandbox's files
+	worldShared = "/shared"      // shared directories of the host, by number
+	worldBinary = "/bin/coppice" // in memory images, so it keeps this name
+	worldClient = "/bin/coppice-client"
 	worldState  = "/state"
 )
 
@@ -28,8 +29,8 @@ const (
 var worldDevices = []string{"null", "zero", "urandom"}
 
 // makeWorld builds the conductor's root and enters it, as package guest does with the sandbox's root in other tiers.
-// trees are the program of init, the sandbox's files, and g.Shared directories. All of them are detached mounts, which
-// it closes. The program may be a file in memory.
+// trees are the program of init, the sandbox's files, g.Shared directories and, with g.Client, the program coppice. All
+// of them are detached mounts, which it closes. The programs may be files in memory.
 func makeWorld(g plan.Guest, trees []int) error {
 	defer func() {
 		for _, fd := range trees {
@@ -80,8 +81,13 @@ func fillWorld(g plan.Guest, host *mounts.Host, trees []int) error {
 	if err := mounts.AttachDevices(dev, host); err != nil {
 		return err
 	}
-	if err := putBinary(trees[0]); err != nil {
+	if err := putBinary(worldBinary, trees[0]); err != nil {
 		return err
+	}
+	if g.Client {
+		if err := putBinary(worldClient, trees[2+g.Shared]); err != nil {
+			return err
+		}
 	}
 	if err := mountBox(g, root, trees[1]); err != nil {
 		return err
@@ -138,28 +144,28 @@ func mountBox(g plan.Guest, root, box int) error {
 	return nil
 }
 
-// putBinary makes the program of init a file of the conductor's root.
-func putBinary(fd int) error {
-	f, err := os.OpenFile(worldBinary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+// putBinary makes a program a file of the conductor's root, at a path.
+func putBinary(at string, fd int) error {
+	f, err := os.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err != nil {
-		return fault.Wrap(err, "make %s", worldBinary)
+		return fault.Wrap(err, "make %s", at)
 	}
 	defer f.Close()
-	err = unix.MoveMount(fd, "", unix.AT_FDCWD, worldBinary, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	err = unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err == nil {
 		return nil
 	}
 	if !errors.Is(err, unix.EINVAL) {
-		return fault.Wrap(err, "attach the program of init")
+		return fault.Wrap(err, "attach %s", at)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fault.Wrap(err, "read the program of init")
+		return fault.Wrap(err, "read the program for %s", at)
 	}
-	for at := int64(0); at < st.Size; {
-		n, err := unix.Sendfile(int(f.Fd()), fd, &at, int(min(st.Size-at, 1<<30)))
+	for off := int64(0); off < st.Size; {
+		n, err := unix.Sendfile(int(f.Fd()), fd, &off, int(min(st.Size-off, 1<<30)))
 		if err != nil || n == 0 {
-			return fault.Wrap(errors.Join(err, unix.EIO), "copy the program of init")
+			return fault.Wrap(errors.Join(err, unix.EIO), "copy the program for %s", at)
 		}
 	}
 	return nil

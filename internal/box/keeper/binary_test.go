@@ -9,12 +9,11 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// TestOpenInner_RefusesOverwrittenInit checks that an image cannot be resumed with an init file that was overwritten in
+// TestShown_RefusesOverwrittenProgram checks that an image cannot be resumed with an init file that was overwritten in
 // place, and can be resumed if another file replaced it.
-func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
+func TestShown_RefusesOverwrittenProgram(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "init")
 	write := func(text string) {
@@ -24,16 +23,16 @@ func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
 		}
 	}
 	write("one")
-	k := &keeper{config: plan.Config{Name: "a"}}
-	if err := k.inner.open(name); err != nil {
+	var s shown
+	if err := s.set("init", name, ownProgram); err != nil {
 		t.Fatal(err)
 	}
-	defer k.inner.close()
+	defer s.close()
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}
 	write("another")
-	f, err := k.openInner()
+	f, err := s.open("a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,11 +40,11 @@ func TestOpenInner_RefusesOverwrittenInit(t *testing.T) {
 	if b, err := io.ReadAll(f); err != nil || string(b) != "one" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if err := k.inner.open(name); err != nil {
+	if err := s.set("init", name, ownProgram); err != nil {
 		t.Fatal(err)
 	}
 	write("written over")
-	if f, err := k.openInner(); !fault.Is(err, fault.Conflict) {
+	if f, err := s.open("a"); !fault.Is(err, fault.Conflict) {
 		f.Close()
 		t.Errorf("an overwritten init was opened: %v", err)
 	}

@@ -49,7 +49,7 @@ func (k *keeper) startInit(facts plan.Facts) error {
 	}
 	k.link = initlink.NewLink(pair[0])
 	defer unix.Close(pair[1])
-	if k.exe, err = readOnly(k.helpers.init(c.Tier)); err != nil {
+	if k.exe, err = readOnly(string(program.Init), k.helpers.init(c.Tier)); err != nil {
 		return err
 	}
 	null, err := os.Open("/dev/null")

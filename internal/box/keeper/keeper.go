@@ -38,7 +38,8 @@ type keeper struct {
 	init     *child
 	helpers  helpers
 	exe      *os.File        // the program of init, during the start
-	inner    innerProgram    // the program of PID 1 in tier gvisor
+	inner    shown           // the program of PID 1 in tier gvisor
+	client   shown           // the program coppice in tier gvisor, if the sandbox shows it
 	hold     *os.File        // the root's mounts, so that the last of them is unmounted when the keeper exits
 	owners   protocol.Owners // how stored ids appear in the root
 	proc     *os.File        // /proc/PID of init; never refers to a later process with that pid

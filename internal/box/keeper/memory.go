@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// save writes a memory image to the directory that the caller of freeze specifies, and answers with the program of its
-// init.
+// save writes a memory image to the directory that the caller of freeze specifies, and answers with its
+// programs.
 func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if k.config.Tier != plan.TierGvisor {
 		return fault.New(fault.Unsupported, "cannot save the memory of a sandbox of tier %s", k.config.Tier).
@@ -35,11 +35,20 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 			"cannot save the memory: the sandbox was started by another build of coppice").
 			WithHint("restart it: coppice stop %s", k.config.Name)
 	}
-	init, err := k.openInner()
+	init, err := k.inner.open(k.config.Name)
 	if err != nil {
 		return err
 	}
 	defer init.Close()
+	programs := []int{int(init.Fd())}
+	if k.config.Client {
+		client, err := k.client.open(k.config.Name)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		programs = append(programs, int(client.Fd()))
+	}
 	var fds []int
 	for _, name := range initlink.ImageFiles {
 		f, err := os.OpenFile(filepath.Join(q.Dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -56,9 +65,13 @@ func (k *keeper) save(conn *net.UnixConn, payload []byte) error {
 	if s.Err != nil {
 		return (*protocol.Failure)(s.Err).Fault()
 	}
-	if err := wire.WriteJSON(conn, protocol.FrameReply, nil); err != nil {
+	if err := wire.WriteJSON(conn, protocol.FrameReply, protocol.SaveReply{Client: k.config.Client}); err != nil {
 		return err
 	}
-	_, _, err = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(int(init.Fd())), nil)
-	return err
+	for _, fd := range programs {
+		if _, _, err := conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +18,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/program"
 )
 
 // decide makes init's plan, and opens init's directory in /proc.
@@ -23,12 +26,15 @@ func (b *building) decide(context.Context) (err error) {
 	k := b.k
 	own := b.config.Tier == plan.TierGvisor // the sandbox has its own kernel
 	if own {
-		program, err := k.showInner()
+		if err := k.inner.set(string(program.Init), b.config.Init, ownProgram); err != nil {
+			return err
+		}
+		init, err := k.inner.file()
 		if err != nil {
 			return err
 		}
-		b.closeFD(program)
-		b.fds = slices.Insert(b.fds, 0, program)
+		b.onReturn(func() { init.Close() })
+		b.fds = slices.Insert(b.fds, 0, int(init.Fd()))
 	}
 	if b.guest, b.enforced, err = plan.Decide(b.config, b.facts); err != nil {
 		return err
@@ -80,6 +86,9 @@ func (b *building) openInputs() error {
 	}
 	b.onReturn(shared.Close)
 	b.fds = append(b.fds, shared...)
+	if err := b.openClient(); err != nil {
+		return err
+	}
 	if b.config.Tier == plan.TierGvisor {
 		more, err := k.forConductor(&b.guest)
 		if err != nil {
@@ -104,6 +113,43 @@ func (b *building) openInputs() error {
 		b.fds = append(b.fds, fd)
 	}
 	return nil
+}
+
+// openClient opens the program coppice, if the sandbox shows it. A sandbox without a kernel of its own does without it
+// if the host has none to mount, which is then one of the enforced items.
+func (b *building) openClient() error {
+	if !b.guest.Client {
+		return nil
+	}
+	client, err := b.clientFile()
+	if err != nil {
+		return err
+	}
+	if client == nil {
+		b.guest.Client = false
+		b.enforced.Items = append(b.enforced.Items, plan.Item{Name: plan.ClientItem, State: plan.Weak,
+			Detail: plan.ClientAt + " is missing: the program of the daemon is not in a file that can be mounted"})
+		return nil
+	}
+	b.onReturn(func() { client.Close() })
+	b.fds = append(b.fds, int(client.Fd()))
+	return nil
+}
+
+// clientFile opens the program coppice in a form that init can mount; nil if there is none.
+func (b *building) clientFile() (*os.File, error) {
+	k, own := b.k, program.Path(b.k.helpers.client)
+	if b.config.Tier == plan.TierGvisor {
+		if err := k.client.set(path.Base(plan.ClientAt), b.config.ImageClient, own); err != nil {
+			return nil, err
+		}
+		return k.client.file()
+	}
+	mount, src, err := detached(own)
+	if err != nil {
+		return nil, err
+	}
+	return mount, src.Close()
 }
 
 // awaitReady waits until init has carried out its plan, adopts the running commands of a box that is resumed from

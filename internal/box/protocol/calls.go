@@ -25,7 +25,8 @@ import (
 //	         too. Before that, each FrameRoot is answered by FrameReply with the
 //	         live root and, if it is mounted, one byte that carries its descriptor;
 //	         each FrameSave with a directory is answered by FrameReply when the
-//	         memory image is in it, and one byte that carries the image's init
+//	         memory image is in it, and one byte that carries the image's init,
+//	         and another one that carries the program coppice if the SaveReply says so
 //	rekey    FrameReply with an initlink.Rekeyed
 //	release  FrameReply when the gate of a resumed box is open
 //	pause    FrameReply when all processes are paused; resume, when they run again
@@ -222,6 +223,11 @@ type SaveRequest struct {
 	Dir   string            `json:"dir"`
 	Facts map[string]string `json:"facts"`
 	Build string            `json:"build"`
+}
+
+// SaveReply answers a SaveRequest.
+type SaveReply struct {
+	Client bool `json:"client,omitempty"` // the program coppice of the image follows its init
 }
 
 // ProgramEvent is an event with its number.

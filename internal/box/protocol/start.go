@@ -14,6 +14,7 @@ const (
 	LockFD   = 5
 	GateFD   = 6 // coppice-gate, if the box has a gate
 	SentryFD = 7 // coppice-sentry, in tier gvisor
+	ClientFD = 8 // coppice, if the sandbox shows it
 )
 
 // Names in the run directory.

@@ -55,6 +55,7 @@ var Places = []Place{
 	{"/run/coppice-git", true, "directories that are shown, before /run is mounted"},
 	{"/run/coppice-identity", true, "a new identity, before /run is mounted"},
 	{"/run/coppice", true, "the sandbox's own socket, before /run is mounted"},
+	{"/run/coppice-bin", true, "the program coppice, before /run is mounted"},
 	{"/run/coppice.sock", false, "the sandbox's own socket, before /run is mounted"},
 	{"/run/coppice-init", false, "init, before /run is mounted"},
 	{"/run/coppice-apt.conf", false, "apt's configuration, before /run is mounted"},
