@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
+	"os"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -21,8 +23,7 @@ func call[T any](ctx context.Context, c *Client, request any) (answer T, err err
 	}
 	conn, err := c.dialer.DialContext(ctx, "unix", c.socket)
 	if err != nil {
-		return answer, fault.New(fault.Unavailable, "cannot connect to %s", c.socket).Because(err).
-			WithHint("the daemon of this sandbox is not running; any coppice command outside starts it")
+		return answer, c.unreachable(err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -37,6 +38,17 @@ func call[T any](ctx context.Context, c *Client, request any) (answer T, err err
 			WithHint("try again; see the result of a change with: coppice log")
 	}
 	return decode[T](line)
+}
+
+// unreachable returns the error of a connection that failed.
+func (c *Client) unreachable(why error) error {
+	if _, err := os.Lstat(c.socket); errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.Denied, "this sandbox has no access to its own history").
+			WithHint("create it with access, outside: coppice create --self read, or --self rewind; " +
+				"to use a separate store here, set COPPICE_HOME")
+	}
+	return fault.New(fault.Unavailable, "cannot connect to %s", c.socket).Because(why).
+		WithHint("the daemon of this sandbox is not running; any coppice command outside starts it")
 }
 
 // decode parses the last line of an answer.

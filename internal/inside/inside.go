@@ -17,12 +17,16 @@ import (
 // store or a daemon, and "" otherwise. getenv is os.Getenv, or an environment in its place.
 //
 // A sandbox has a link at wire.SelfSocket to a socket at wire.SelfTarget, so that a daemon's socket of that name on a
-// host is not mistaken for it. A sandbox with --self off has neither.
+// host is not mistaken for it. A sandbox with --self off has neither, but the program at wire.SelfProgram: the path is
+// returned, and each call fails with the reason.
 func Socket(getenv func(string) string) string {
 	for _, name := range []string{"COPPICE_HOME", "COPPICE_SOCKET", "COPPICE_HOST"} {
 		if getenv(name) != "" {
 			return ""
 		}
+	}
+	if st, err := os.Lstat(wire.SelfProgram); err == nil && st.Mode().IsRegular() {
+		return wire.SelfSocket
 	}
 	if to, err := os.Readlink(wire.SelfSocket); err != nil || to != wire.SelfTarget {
 		return ""

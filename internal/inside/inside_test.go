@@ -102,9 +102,18 @@ func TestCall_ReportsFailures(t *testing.T) {
 			}
 		})
 	}
-	_, err := New(filepath.Join(t.TempDir(), "none")).Head(t.Context())
-	if !fault.Is(err, fault.Unavailable) || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no socket: %v", err)
+	dir := t.TempDir()
+	_, err := New(filepath.Join(dir, "none")).Head(t.Context())
+	if !fault.Is(err, fault.Denied) || !strings.Contains(fault.HintOf(err), "--self read") {
+		t.Errorf("without a socket: %v, hint %q", err, fault.HintOf(err))
+	}
+	// The link to the socket remains while no daemon listens.
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("gone", link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = New(link).Head(t.Context()); !fault.Is(err, fault.Unavailable) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a daemon: %v", err)
 	}
 }
 
