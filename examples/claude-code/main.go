@@ -50,20 +50,11 @@ func play(ctx context.Context, install, sandbox string) error {
 	if _, err := coppice(ctx, "exec", sandbox, "--", "mkdir", "-p", work); err != nil {
 		return err
 	}
-	// The program is in a temporary directory, which the sandbox does not see.
-	program, err := exec.LookPath("coppice")
-	if err != nil {
-		return err
-	}
-	inside := filepath.Join(work, "coppice")
-	if _, err := coppice(ctx, "cp", program, sandbox+":"+inside); err != nil {
-		return err
-	}
 	cmd := exec.CommandContext(ctx, "coppice", "run", "--in", sandbox, "--workdir", work,
 		"-e", "CLAUDE_CONFIG_DIR="+filepath.Join(work, ".claude"),
 		"-e", "ANTHROPIC_BASE_URL=http://"+l.Addr().String(), "-e", "ANTHROPIC_AUTH_TOKEN=none",
 		"-e", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "-e", "DISABLE_AUTOUPDATER=1",
-		"--", claude, "--mcp-config", `{"mcpServers":{"coppice":{"command":"`+inside+`","args":["mcp"]}}}`,
+		"--", claude, "--mcp-config", `{"mcpServers":{"coppice":{"command":"/run/coppice-bin/coppice","args":["mcp"]}}}`,
 		"--allowedTools", "Bash,Write,mcp__coppice", "--print", "Count to one thousand.")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return errors.Join(cmd.Run(), srv.Err())

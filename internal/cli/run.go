@@ -19,7 +19,7 @@ import (
 func (a *app) run() *cobra.Command {
 	var given runFlags
 	cmd := &cobra.Command{
-		Use: "run [flags] [--] CMD...", Short: "Run an agent in a sandbox with automatic snapshots", GroupID: groupBox,
+		Use: "run [flags] [--] [CMD...]", Short: "Run an agent in a sandbox with automatic snapshots", GroupID: groupBox,
 		Long: `Create a sandbox and run a command in it, attached to this terminal, with
 automatic snapshots. Coppice exits with the command's exit code. Coppice flags
 must precede CMD.
@@ -33,17 +33,23 @@ closes; "coppice attach" attaches again, "coppice stop" stops it. After "coppice
 rewind" it is restarted, unless --restart no is given; --restart always also
 restarts it on exit.
 
+--agent starts a known agent with Coppice's MCP server, so that it can use the
+history of its sandbox; CMD has the agent's arguments. A new sandbox then has
+--self rewind, and the preset of the agent's model unless --net or --policy is
+given.
+
 --in runs it in an existing sandbox. With --create it creates that sandbox if it
 does not exist, as the entry point of a container does. See "coppice create" for
 the flags of a new one.`,
-		Example: `  coppice run --name fix -- claude
+		Example: `  coppice run --agent claude --name fix
+  coppice run --agent codex -- exec 'make the tests pass'
   coppice run --preset anthropic --preset npm -- claude
   coppice run --from host-copy --user root --rm -- bash
   coppice run --detach --name web --restart always -- python3 -m http.server
   coppice attach web`,
 		Annotations: map[string]string{exits: execCodes, ownCodes: "yes"},
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 && given.agent == "" {
 				return &usageError{msg: "run requires a command", hint: "as in: coppice run -- bash"}
 			}
 			if len(args) > 1 && args[1] == "--" {
@@ -77,6 +83,7 @@ type runFlags struct {
 	req         wire.RunRequest
 	in          string // an existing sandbox; "" creates a new one
 	create      bool   // create it if it does not exist
+	agent       string // of agents; "" runs a command
 	capture     string
 	memory      string
 	keys        string
@@ -91,6 +98,7 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 	f.StringVar(&r.mk.req.Name, "name", "", "`NAME` of the new sandbox (default: generated)")
 	f.StringVar(&r.in, "in", "", "run in the existing sandbox `NAME`")
 	f.BoolVar(&r.create, "create", false, "with --in: create the sandbox if it does not exist")
+	f.StringVar(&r.agent, "agent", "", "run the `AGENT` with access to its own history: "+strings.Join(agentNames(), ", "))
 	f.BoolVar(&r.req.Remove, "rm", false, "remove the sandbox and its history when the command exits")
 	f.BoolVarP(&r.detach, "detach", "d", false, "detach: print the sandbox's name and return")
 	f.StringVar(&r.req.Restart, "restart", wire.RestartOnRewind,
@@ -104,6 +112,7 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 		"working directory `DIR` (default: that of its repository, or the user's home)")
 	f.StringVar(&r.keys, "detach-keys", defaultDetach, "`KEYS` that detach")
 	r.mk.flags(a, cmd)
+	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions(
 		[]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
 }
@@ -148,6 +157,12 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 	if err := given.notWithIn(cmd); err != nil {
 		return "", req, err
 	}
+	given.req.Cmd = args
+	if given.agent != "" {
+		if err := given.applyAgent(cmd, args); err != nil {
+			return "", req, err
+		}
+	}
 	req = given.req
 	if req.Capture, err = parseCapture(given.capture); err != nil {
 		return "", req, err
@@ -155,7 +170,6 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 	if err := captureMemory(&req.Capture, given.memory); err != nil {
 		return "", req, err
 	}
-	req.Cmd = args
 	req.TTY = req.TTY || !given.detach && a.terminal()
 	req.Stdin = given.interactive || req.TTY
 	name = given.in
@@ -172,7 +186,7 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 			return "", req, err
 		}
 		name = sb.Name
-	} else if req.Env, err = a.env(given.mk.req.Env); err != nil {
+	} else if err := a.prepareIn(cmd.Context(), given, name, &req); err != nil {
 		return "", req, err
 	}
 	if req.TTY {
@@ -182,6 +196,18 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 		req.Size = &wire.Size{Cols: uint16(cols), Rows: uint16(rows)}
 	}
 	return name, req, nil
+}
+
+// prepareIn completes the request for a command in an existing sandbox.
+func (a *app) prepareIn(ctx context.Context, given *runFlags, sandbox string, req *wire.RunRequest) error {
+	if given.agent != "" {
+		if err := a.hasHistory(ctx, sandbox, given.agent); err != nil {
+			return err
+		}
+	}
+	env, err := a.env(given.mk.req.Env)
+	req.Env = append(req.Env, env...)
+	return err
 }
 
 // parseCapture parses "off" or "quiet=200ms,max=2s".

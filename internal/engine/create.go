@@ -212,7 +212,7 @@ func selfPossible(asked, tier string) error {
 	case wire.SelfRead, wire.SelfRewind:
 		if tier == tierWorkspace {
 			return fault.New(fault.Unsupported, "tier workspace does not support %s inside the sandbox", wire.SelfSocket).
-				WithHint("omit --self, or use --tier process")
+				WithHint("omit --self, which --agent implies; or use --tier process")
 		}
 		return nil
 	}
