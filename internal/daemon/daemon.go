@@ -4,7 +4,7 @@
 //
 // The files in a home:
 //
-//	format       "coppice home 1\n": the version of the layout
+//	format       "coppice home 1\n" or "coppice home 2\n": the version of the layout
 //	lock         flock of the daemon that serves this home; contains its pid
 //	daemon.sock  the API, 0600
 //	preview.key  signs links to ports, 0600; created with the first link

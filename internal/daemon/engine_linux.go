@@ -122,6 +122,11 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		return nil, err
 	}
 	undone.Push(layers.Close)
+	if layers.RemovesByFiles() {
+		if err := raiseFormat(c.Home); err != nil {
+			return nil, err
+		}
+	}
 	layers.LimitEntries(limit.Entries(c.Memory))
 	images, err := memory.Open(ctx, filepath.Join(c.Home, "memory"), memory.Options{})
 	if err != nil {

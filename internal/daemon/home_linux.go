@@ -18,10 +18,15 @@ import (
 	"github.com/coppice-dev/coppice/client"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/unixsock"
+	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
-// format is the content of the file "format" of a home.
-const format = "coppice home 1\n"
+// The contents of the file "format" of a home. A home in which layers record removals as files has formatFiles, so that
+// builds that would misread these layers refuse it.
+const (
+	format      = "coppice home 1\n"
+	formatFiles = "coppice home 2\n"
+)
 
 // maxLog is the size of a log, in bytes, at which a new daemon starts a new file.
 const maxLog = 4 << 20
@@ -108,7 +113,7 @@ func (h *home) check() error {
 	name := filepath.Join(h.path, "format")
 	b, err := os.ReadFile(name)
 	switch {
-	case err == nil && string(b) == format:
+	case err == nil && (string(b) == format || string(b) == formatFiles):
 	case err == nil && strings.HasPrefix(string(b), "coppice home "):
 		return fault.New(fault.Version, "unknown version of the home %s (%s)", h.path,
 			strings.TrimSpace(strings.TrimPrefix(string(b), "coppice home "))).
@@ -146,6 +151,18 @@ func (h *home) check() error {
 		if err := h.dir.Chmod(0o700); err != nil {
 			return homeFault(err, "make the home %s private", h.path)
 		}
+	}
+	return nil
+}
+
+// raiseFormat gives a home formatFiles. It must be called before a layer records a removal as a file.
+func raiseFormat(home string) error {
+	name := filepath.Join(home, "format")
+	if b, err := os.ReadFile(name); err == nil && string(b) == formatFiles {
+		return nil
+	}
+	if err := vfs.WriteFile(vfs.OS(), name, []byte(formatFiles)); err != nil {
+		return homeFault(err, "raise the version of the home %s", home)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // TestHome_AcceptsLastCallersOnClose checks that clients that connected before the socket was removed are
@@ -92,5 +93,31 @@ func TestAHome_DoesNotInheritAGroup(t *testing.T) {
 		if gid := fi.Sys().(*syscall.Stat_t).Gid; int(gid) != os.Getegid() || fi.Mode() != os.ModeDir|0o700 {
 			t.Errorf("%s: group %d, %s; want %d and 0700", p, gid, fi.Mode(), os.Getegid())
 		}
+	}
+}
+
+// TestHome_Versions checks that a home whose layers record removals as files keeps the version that older builds refuse,
+// and that a later version is refused.
+func TestHome_Versions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/home"
+	for _, want := range []string{format, formatFiles, formatFiles} {
+		h, err := openHome(t.Context(), dir, 0)
+		if err != nil {
+			t.Fatalf("a home of the version %q: %v", want, err)
+		}
+		h.Close()
+		if b, err := os.ReadFile(dir + "/format"); err != nil || string(b) != want {
+			t.Errorf("the home has the version %q, %v; want %q", b, err, want)
+		}
+		if err := raiseFormat(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(dir+"/format", []byte("coppice home 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openHome(t.Context(), dir, 0); !fault.Is(err, fault.Version) || fault.HintOf(err) == "" {
+		t.Errorf("a home of version 3: %v", err)
 	}
 }

@@ -93,7 +93,7 @@ func (w *Builder) Dir(p string, m DirMeta) error {
 // Whiteout hides a path of lower layers. The directory above the path must exist, and the path must not.
 func (w *Builder) Whiteout(p string) error {
 	return fault.Wrap(w.at(path.Clean(p), func(dir int, name string) error {
-		return w.b.s.fs.Mknod(dir, name, unix.S_IFCHR, 0)
+		return w.b.s.whiteout(dir, name)
 	}), "hide %q", p)
 }
 

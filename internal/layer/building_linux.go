@@ -44,8 +44,9 @@ func (s *Store) begin(ctx context.Context, id timeline.LayerID) (b *building, er
 	if b.dir, err = dirfd.OpenDir(s.tmp, b.tmp); err != nil {
 		return b, err
 	}
-	// A file system without attributes has no marks either.
-	if err = s.fs.SetXattr(b.dir, xattrMarks, []byte("2")); err != nil && !errors.Is(err, unix.ENOTSUP) {
+	// A file system without attributes has no marks either, except for removals.
+	err = s.fs.SetXattr(b.dir, xattrMarks, []byte(s.marks()))
+	if err != nil && (s.byFiles || !errors.Is(err, unix.ENOTSUP)) {
 		return b, err
 	}
 	for _, d := range []struct {

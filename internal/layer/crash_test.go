@@ -161,6 +161,12 @@ func losses(seed, k int) []vfs.Crash {
 // remain, and parts that were being adopted can be moved back.
 func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 	t.Parallel()
+	t.Run("whiteouts", func(t *testing.T) { crashes(t, false) })
+	t.Run("removals as files", func(t *testing.T) { crashes(t, true) })
+}
+
+func crashes(t *testing.T, byFiles bool) {
+	t.Parallel()
 	seeds := 3
 	if testing.Short() {
 		seeds = 1
@@ -196,6 +202,7 @@ func TestCrash_KeepsFinalizedLayers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.byFiles = byFiles
 		live(t, s, home, &a, func(dir string) {
 			if err := disk.Unsync(dir); err != nil {
 				t.Fatal(err)

@@ -66,14 +66,18 @@ func oddTree(t tb, dir string) {
 // layer may be visible, and a second attempt succeeds.
 func TestFaults(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
-		t.Run(errno.Error(), func(t *testing.T) { faults(t, errno) })
+		t.Run(errno.Error(), func(t *testing.T) {
+			faults(t, errno, false)
+			t.Run("removals as files", func(t *testing.T) { faults(t, errno, true) })
+		})
 	}
 }
 
-func faults(t *testing.T, errno syscall.Errno) {
+func faults(t *testing.T, errno syscall.Errno, byFiles bool) {
 	ctx := context.Background()
 	w := newWorld(t, t.TempDir(), true)
 	defer w.close()
+	w.s.byFiles = byFiles
 	src := filepath.Join(w.home, "src")
 	w.must(os.Mkdir(src, 0o755))
 	smallTree(t, src)

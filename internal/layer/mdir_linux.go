@@ -353,6 +353,7 @@ type collect struct {
 
 // take adds the entry of level i and reports whether deeper levels matter.
 func (c *collect) take(i int, st *unix.Stat_t) (more bool, err error) {
+	c.m.src(i).asWhiteout(c.m.levels[i].fd, c.name, st)
 	switch {
 	case isWhiteout(st) && !c.m.src(i).raw:
 		c.end = true

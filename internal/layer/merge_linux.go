@@ -105,8 +105,12 @@ func (m *merger) filtered(dir int) error {
 	return err
 }
 
-// file adds a file to the merged layer under its name, as a copy if the file system allows no further links.
+// file adds a file to the merged layer under its name, as a copy if the file system allows no further links. A removal
+// of the other form, in a home that was moved to another file system, gets the form of new layers.
 func (m *merger) file(f *found, dst int) error {
+	if isWhiteout(&f.st) && f.src().byFiles != m.s.byFiles {
+		return m.whiteout(dst, f.name)
+	}
 	err := m.s.fs.Link(f.dirfd(), f.name, dst, f.name)
 	if errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EPERM) {
 		if isWhiteout(&f.st) {

@@ -24,6 +24,7 @@ func TestOracleOverlay(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) { oracle(t, rt, false) })
 }
 
+// TestOraclePlain also moves the store between file systems with and without whiteouts.
 func TestOraclePlain(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) { oracle(t, rt, true) })
 }
@@ -51,6 +52,7 @@ func oracle(t *testing.T, rt *rapid.T, plain bool) {
 		for range rapid.IntRange(0, 8).Draw(rt, "ops") {
 			a.step()
 		}
+		w.s.byFiles = plain && rapid.Bool().Draw(rt, "removals as files")
 		w.capture()
 		switch rapid.IntRange(0, 9).Draw(rt, "then") {
 		case 0:

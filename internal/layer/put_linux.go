@@ -264,5 +264,5 @@ func (p *putter) dirMetaOf(st *unix.Stat_t, a *attrs, dst int, opaque bool) erro
 
 // whiteout marks name as deleted.
 func (p *putter) whiteout(dst int, name string) error {
-	return p.s.fs.Mknod(dst, name, unix.S_IFCHR, 0)
+	return p.s.whiteout(dst, name)
 }

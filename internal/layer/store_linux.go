@@ -27,6 +27,7 @@ type Store struct {
 	top     int    // dir, open
 	tmp     int    // dir/tmp, open
 	umask   uint32
+	byFiles bool        // see RemovesByFiles
 	noClone atomic.Bool // FICLONE was refused once
 	storeID devIno      // Coppice's home, which a view of the host must not show
 	turn    turn        // for one comparison by lines at a time
@@ -53,6 +54,7 @@ func Open(ctx context.Context, fsys vfs.FS, dir string) (*Store, error) {
 	if err := spread(s.tmp); err != nil {
 		return nil, errors.Join(fault.Wrap(err, "open layer store %s", dir), s.Close())
 	}
+	s.byFiles = refusesWhiteouts(s.tmp) // before sweep
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Dir(dir), &st); err == nil {
 		s.storeID = devIno{st.Dev, st.Ino}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,12 +29,13 @@ type View struct {
 
 // source is one of the trees of a view.
 type source struct {
-	dir    string // host path
-	at     string // the path of its root in the view
-	host   bool   // the host's own root
-	raw    bool   // whiteouts and opaque marks have no meaning
-	plain  bool   // not in overlay form: programs have set the attributes with overlayfs's names
-	marks1 bool   // of an earlier version, in which xattrSkeleton1 marks a skeleton
+	dir     string // host path
+	at      string // the path of its root in the view
+	host    bool   // the host's own root
+	raw     bool   // whiteouts and opaque marks have no meaning
+	plain   bool   // not in overlay form: programs have set the attributes with overlayfs's names
+	marks1  bool   // of an earlier version, in which xattrSkeleton1 marks a skeleton
+	byFiles bool   // removals are files: see rootspec.MarksFiles
 }
 
 // Entry is an entry of a view.
@@ -62,7 +62,7 @@ func (e *Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 func (s *Store) View(stack rootspec.Stack, mounts ...string) *View {
 	v := &View{hide: s.storeID, turn: s.turn}
 	for _, l := range stack.Layers {
-		v.sources = append(v.sources, source{dir: l, at: "/", marks1: marks1(l)})
+		v.sources = append(v.sources, layerSource(l))
 	}
 	if stack.Host {
 		v.sources = append(v.sources, source{dir: "/", at: "/", host: true})
@@ -101,16 +101,17 @@ func (s *Store) PlainView(parts []rootspec.Part) *View {
 	return v
 }
 
-// marks1 reports whether the tree belongs to a layer whose marks have their first names. It is also true for a
-// missing tree, which cannot be read anyway.
-func marks1(tree string) bool {
-	_, err := unix.Getxattr(filepath.Dir(tree), xattrMarks, nil)
-	return err != nil
+// layerSource returns the tree of a layer. A missing tree, which cannot be read anyway, counts as one of an earlier
+// version.
+func layerSource(tree string) source {
+	marks := rootspec.Marks(tree)
+	return source{dir: tree, at: "/", marks1: marks == "", byFiles: marks == rootspec.MarksFiles}
 }
 
 // rawView returns a view of one tree as it is, in overlay form or not.
 func rawView(dir string, plain bool) *View {
-	return &View{sources: []source{{dir: dir, at: "/", raw: true, plain: plain}}}
+	return &View{sources: []source{{dir: dir, at: "/", raw: true, plain: plain,
+		byFiles: !plain && rootspec.Marks(dir) == rootspec.MarksFiles}}}
 }
 
 // Lookup returns the entry at p. It returns NotFound if there is none.

@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
 const (
-	xattrOverlay  = "user.overlay."         // overlayfs's own, with the option userxattr
-	xattrEscaped  = "user.overlay.overlay." // where overlayfs keeps an attribute that a program set under such a name
-	xattrOpaque   = "user.overlay.opaque"
-	xattrWhiteout = "user.overlay.whiteout"
+	xattrOverlay = "user.overlay."         // overlayfs's own, with the option userxattr
+	xattrEscaped = "user.overlay.overlay." // where overlayfs keeps an attribute that a program set under such a name
+	xattrOpaque  = "user.overlay.opaque"
 	// xattrOrigin says where overlayfs copied an entry from. If it is empty, only that it was copied, so that the
 	// directory may contain whiteouts.
 	xattrOrigin = "user.overlay.origin"
@@ -29,7 +29,7 @@ const (
 	// meaning, and is not shown.
 	xattrSkeleton1 = "user.coppice.skeleton"
 	// xattrMarks on the directory of a layer says that its marks have the names above.
-	xattrMarks = "user.coppice.marks"
+	xattrMarks = rootspec.MarksXattr
 	// xattrOwner is where root emulation stores a requested owner that it could not set: "uid:gid". Package format
 	// puts it into tar headers.
 	xattrOwner = "user.coppice.owner"

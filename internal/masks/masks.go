@@ -32,12 +32,13 @@ type Policies interface {
 	Hides(ctx context.Context, rec *meta.Sandbox) (policies.Covered, error)
 }
 
-// Config configures Masks. All fields are required.
+// Config configures Masks. All fields except ByFiles are required.
 type Config struct {
 	Policies Policies
 	Stacks   *stacks.Stacks
 	Home     string // COPPICE_HOME, which has the directories masks and sandboxes
 	FS       vfs.FS
+	ByFiles  bool // see rootfs.Mask
 	// Discard removes a tree. It logs a tree that cannot be removed, and fails only if ctx ends.
 	Discard func(ctx context.Context, dir string) error
 	Log     *slog.Logger
@@ -68,7 +69,7 @@ func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error
 	if err != nil || !rec.Host && len(c.Hide) == 0 {
 		return rootfs.Made{}, err
 	}
-	k := rootfs.Mask{Hide: c.Hide, Decoys: c.Decoys}
+	k := rootfs.Mask{Hide: c.Hide, Decoys: c.Decoys, ByFiles: m.config.ByFiles}
 	if rec.Host {
 		k.Below.Host = true
 		if k.Mounts, err = rootfs.HostMounts(); err != nil {

@@ -36,6 +36,8 @@ type Mask struct {
 	Hide []string
 	// Decoys are absolute paths in hidden places. The mask has an empty file at each of them, as a mount point.
 	Decoys []string
+	// ByFiles requests removals as files, for a file system that refuses whiteouts: see rootspec.MarksFiles.
+	ByFiles bool
 }
 
 // Made is a mask on disk.
@@ -98,7 +100,7 @@ func (k Mask) Places() ([]string, error) {
 // plan determines what is hidden; with all, also where every sandbox has its own files.
 func (k Mask) plan(all bool) (*masker, error) {
 	m := &masker{
-		all: all,
+		all: all, byFiles: k.ByFiles,
 
 		stack: newStackReader(k.Below), mounts: k.Mounts, tree: newMountTree(k.Mounts), from: map[string][]string{},
 		dirs:  map[string]*maskDir{},
@@ -122,18 +124,19 @@ func (k Mask) plan(all bool) (*masker, error) {
 }
 
 type masker struct {
-	all    bool // also in places that no root shows
-	stack  *stackReader
-	mounts []*mountinfo.Info
-	tree   mountTree
-	from   map[string][]string // directories of the stack that form each path; see stackReader.at
-	dirs   map[string]*maskDir // by path, without links
-	looked map[string]seen
-	asked  map[string]bool            // paths to hide
-	names  map[string]map[string]bool // names in directories on disk
-	twice  map[device]bool            // file systems with several mounts
-	places int
-	holds  []holder
+	all     bool // also in places that no root shows
+	byFiles bool
+	stack   *stackReader
+	mounts  []*mountinfo.Info
+	tree    mountTree
+	from    map[string][]string // directories of the stack that form each path; see stackReader.at
+	dirs    map[string]*maskDir // by path, without links
+	looked  map[string]seen
+	asked   map[string]bool            // paths to hide
+	names   map[string]map[string]bool // names in directories on disk
+	twice   map[device]bool            // file systems with several mounts
+	places  int
+	holds   []holder
 }
 
 // holder is an empty file in a mask that serves as a mount point.
@@ -198,8 +201,8 @@ func (m *masker) look(dir, name string) (mode uint32, where string, err error) {
 		case unreachable(err):
 		case err != nil:
 			return 0, "", fmt.Errorf("%s: %w", join(d, name), err)
-		case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
-			return 0, "", nil
+		case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0, rootspec.IsRemoval(join(d, name), &st):
+			return 0, "", nil // in a tree without removals as files, too: a missing path is also hidden
 		default:
 			return st.Mode & unix.S_IFMT, join(d, name), nil
 		}
@@ -439,6 +442,9 @@ func (m *masker) shown() []string {
 // name returns a digest of all properties of the mask except its times.
 func (m *masker) name() (string, error) {
 	sum := sha256.New()
+	if m.byFiles {
+		fmt.Fprintln(sum, "marks", rootspec.MarksFiles)
+	}
 	for _, p := range m.shown() {
 		d := m.dirs[p]
 		var st unix.Stat_t
@@ -464,6 +470,11 @@ func (m *masker) name() (string, error) {
 func (m *masker) write(home, to string) (err error) {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return err
+	}
+	if m.byFiles {
+		if err := unix.Setxattr(home, rootspec.MarksXattr, []byte(rootspec.MarksFiles), 0); err != nil {
+			return &fs.PathError{Op: "mark", Path: home, Err: err}
+		}
 	}
 	tmp, err := os.MkdirTemp(home, ".new-")
 	if err != nil {
@@ -491,7 +502,7 @@ func (m *masker) write(home, to string) (err error) {
 			if slices.ContainsFunc(m.holds, func(h holder) bool { return h.dir == p && h.path[0] == name }) {
 				continue
 			}
-			if err := unix.Mknod(join(at, name), unix.S_IFCHR, 0); err != nil {
+			if err := m.whiteout(join(at, name)); err != nil {
 				return &fs.PathError{Op: "create a whiteout at", Path: join(at, name), Err: err}
 			}
 		}
@@ -511,6 +522,22 @@ func (m *masker) write(home, to string) (err error) {
 		return os.RemoveAll(tmp) // another call was faster
 	}
 	return err
+}
+
+// whiteout creates a whiteout.
+func (m *masker) whiteout(at string) error {
+	if !m.byFiles {
+		return unix.Mknod(at, unix.S_IFCHR, 0)
+	}
+	f, err := os.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	err = unix.Fsetxattr(int(f.Fd()), rootspec.RemovalXattr, []byte("y"), 0)
+	if err == nil {
+		err = f.Chmod(rootspec.RemovalMode)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // write creates the file in the mask at tmp. Its directories get the time of the last change of covers, the directory
@@ -558,11 +585,15 @@ func (h holder) write(tmp, covers string) error {
 }
 
 // Holders lists the paths at which the mask in dir has an empty file, as a mount point in a live root. A mask has no
-// other files.
+// other files, except for removals.
 func Holders(dir string) ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		var st unix.Stat_t
 		if err == nil && d.Type().IsRegular() {
+			err = unix.Lstat(p, &st)
+		}
+		if err == nil && d.Type().IsRegular() && !rootspec.IsRemoval(p, &st) {
 			out = append(out, "/"+strings.TrimPrefix(strings.TrimPrefix(p, dir), "/"))
 		}
 		return err

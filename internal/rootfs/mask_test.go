@@ -198,7 +198,18 @@ func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {
 					t.Errorf("the host's file at %s is not hidden: %v", at, err)
 				}
 			}
-			k.Decoys = nil
+			k.ByFiles = true
+			byFiles, err := k.Make(home)
+			if held, herr := Holders(byFiles.Dir); err != nil || herr != nil || byFiles.Dir == made.Dir ||
+				!slices.Equal(held, places) {
+				t.Errorf("with removals as files: %v; holders %q, %v, want %q", err, held, herr, places)
+			}
+			for _, at := range places {
+				if is, err := hidden(byFiles.Dir, at); err != nil || !is {
+					t.Errorf("with removals as files, the host's file at %s is not hidden: %v", at, err)
+				}
+			}
+			k.ByFiles, k.Decoys = false, nil
 			if plain, err := k.Make(home); err != nil || plain.Dir == made.Dir {
 				t.Errorf("without decoys the mask is the same: %v", err)
 			}

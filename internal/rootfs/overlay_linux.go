@@ -57,6 +57,14 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	if err != nil && !fresh {
 		return rootspec.Spec{}, fault.Wrap(err, "inspect the live root")
 	}
+	for _, l := range live.Stack.Layers {
+		// A mask is made for the file system that the home is on now.
+		if l != live.Stack.Mask && rootspec.Marks(l) == rootspec.MarksFiles {
+			return rootspec.Spec{}, fault.New(fault.Unsupported,
+				"cannot mount layer %s: it was made on a file system without whiteouts", l).
+				WithHint("use --driver copy")
+		}
+	}
 	plan, err := o.plan(live.Stack, rec)
 	if err == nil {
 		plan, err = plan.masked(live.Stack, func(part string) bool { _, known := rec.find(part); return known })
