@@ -74,7 +74,7 @@ func (e *emitter) item(it *item, src, dst int, path *trail) error {
 		}
 	}
 	if err := e.put(src, it.name, dst, it.name, &st); err != nil {
-		return fault.Wrap(err, "copy %q", path.down(it.name))
+		return hintReadable(fault.Wrap(err, "copy %q", path.down(it.name)), path.down(it.name).String())
 	}
 	it.ent.origin = e.origin
 	return nil

@@ -21,7 +21,7 @@ func removeAt(ctx context.Context, fsys vfs.FS, dir int, name string) error {
 		return fsys.Unlink(dir, name)
 	}
 	r := remover{fs: fsys}
-	fd, err := dirfd.OpenDir(dir, name)
+	fd, err := r.open(dir, name)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 		return fd, err
 	}
 	for _, name := range dirs {
-		child, err := dirfd.OpenDir(fd, name)
+		child, err := r.open(fd, name)
 		if err != nil {
 			return fd, err
 		}
@@ -74,7 +74,7 @@ func (r *remover) empty(ctx context.Context, fd, depth int) (int, error) {
 		if err != nil {
 			return fd, err
 		}
-		if err := r.fs.Rmdir(fd, name); err != nil {
+		if err := r.allowed(fd, func() error { return r.fs.Rmdir(fd, name) }); err != nil {
 			return fd, err
 		}
 	}
@@ -107,8 +107,35 @@ func (r *remover) files(ctx context.Context, fd int) (dirs []string, err error) 
 			dirs = append(dirs, string(name))
 			continue
 		}
-		if err := r.fs.Unlink(fd, string(name)); err != nil {
+		if err := r.allowed(fd, func() error { return r.fs.Unlink(fd, string(name)) }); err != nil {
 			return dirs, err
 		}
 	}
+}
+
+// open opens a directory to empty it. A process without capabilities first gets access to its own directory.
+func (r *remover) open(dir int, name string) (int, error) {
+	fd, err := dirfd.OpenDir(dir, name)
+	if !errors.Is(err, unix.EACCES) {
+		return fd, err
+	}
+	at, e := dirfd.Open(dir, name, unix.O_PATH|unix.O_DIRECTORY, dirfd.Beneath) // ChmodAt would follow a link
+	if e != nil {
+		return fd, err
+	}
+	defer unix.Close(at)
+	if r.fs.ChmodAt(unix.AT_FDCWD, vfs.FDPath(at), 0o700) != nil {
+		return fd, err
+	}
+	return dirfd.OpenDir(dir, name)
+}
+
+// allowed calls do, which removes a name from the open directory fd. A process without capabilities first gets access
+// to its own directory.
+func (r *remover) allowed(fd int, do func() error) error {
+	err := do()
+	if errors.Is(err, unix.EACCES) && r.fs.Chmod(fd, 0o700) == nil {
+		err = do()
+	}
+	return err
 }

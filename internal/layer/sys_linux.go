@@ -26,6 +26,16 @@ func openFileAt(dir int, name string) (int, unix.Stat_t, error) {
 	return fd, st, err
 }
 
+// hintReadable adds a hint to the error of a process that has no capabilities over the files of a sandbox, and may not
+// read the one at p. That is so only in tier workspace, whose commands find the root in their working directory.
+func hintReadable(err error, p string) error {
+	if !errors.Is(err, unix.EACCES) || fault.HintOf(err) != "" {
+		return err
+	}
+	return fault.New(fault.KindOf(err), "").Because(err).
+		WithHint("make it readable: coppice exec NAME -- chmod u+rX %q", "."+limit.Cut(p, limit.MessagePath))
+}
+
 // isWhiteout reports whether an entry in overlay form is a whiteout.
 func isWhiteout(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0

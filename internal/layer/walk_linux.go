@@ -387,7 +387,8 @@ func (w *worker) sub(p *place, s sub) (k kid, err error) {
 		q.cut = p.cut.kids[name]
 	}
 	if q.fd, err = dirfd.OpenDir(p.fd, name); err != nil {
-		return k, fault.Wrap(err, "open directory %q", name)
+		at := "/" + strings.Join(append(slices.Clone(w.path), name), "/")
+		return k, hintReadable(fault.Wrap(err, "open directory %q", name), at)
 	}
 	defer func() { closeAll(q.fd) }()
 	if k.ent, err = w.enter(p, s, q); err != nil {
