@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -17,7 +18,7 @@ func (a *app) printProbe(w io.Writer, res *wire.ProbeReport, columns int) error 
 	var t tty.Table
 	t.Row("kernel", tty.Clean(res.Kernel))
 	t.Row("user", tty.Clean(res.User))
-	t.Row("tier", orNone(res.Tier)+"  (selected by --tier auto)")
+	t.Row("tier", autoTier(res))
 	t.Row("driver", orNone(res.Driver)+"  (selected by --driver auto)")
 	if err := t.Write(w); err != nil {
 		return err
@@ -50,6 +51,17 @@ func (a *app) printProbe(w io.Writer, res *wire.ProbeReport, columns int) error 
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// autoTier formats the tier that auto selects.
+func autoTier(res *wire.ProbeReport) string {
+	switch {
+	case res.Tier != "":
+		return tty.Clean(res.Tier) + "  (selected by --tier auto)"
+	case slices.ContainsFunc(res.Items, func(it wire.ProbeItem) bool { return it.Group == "tiers" && it.Unknown }):
+		return "unknown"
+	}
+	return "none that confines  (--tier auto selects workspace, unless a policy or a flag requires more)"
 }
 
 // probeMark formats the state of an item, four columns wide.

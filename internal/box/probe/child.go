@@ -38,6 +38,8 @@ func Child(args []string) int {
 	case taskHold:
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return 0
+	case taskPlain:
+		r.Results = tryPlain(c)
 	case taskMounts:
 		r.Results = tryMounts(c)
 	case taskGuest:
@@ -79,11 +81,32 @@ func tryGuest() []result {
 	rs = append(rs, tried(GateLink, "created a network interface whose packets come out of a socket", tryLink()))
 	rs = append(rs, tried(Devpts, "mounted a private devpts",
 		unix.Mount("devpts", dir, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")))
+	return append(rs, tryFilters()...)
+}
+
+// tryFilters installs filters for the rest of the process.
+func tryFilters() []result {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return append(rs, tried(Seccomp, "set no_new_privs", err))
+		return []result{tried(Seccomp, "set no_new_privs", err)}
 	}
-	rs = append(rs, tried(Seccomp, "installed a filter and was refused by it", trySeccomp()))
-	return append(rs, tried(SeccompNotify, "installed a listener", tryNotify()))
+	return []result{
+		tried(Seccomp, "installed a filter and was refused by it", trySeccomp()),
+		tried(SeccompNotify, "installed a listener", tryNotify()),
+	}
+}
+
+// tryPlain tries what needs no namespace.
+func tryPlain(c config) []result {
+	dir, err := os.MkdirTemp(c.Home, ".coppice-probe-")
+	if err != nil {
+		return append(tryFilters(), tried(Whiteouts, "created a directory in "+c.Home, err))
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	rs := append(tryFilters(), tryRemoval(c.Home, dir))
+	if !c.Quick {
+		rs = append(rs, tried(Reflink, "cloned a file in "+c.Home, tryReflink(dir)))
+	}
+	return rs
 }
 
 // tryLink creates the network device that links the gate of tier supervised. The device is removed with the namespace.
@@ -136,7 +159,7 @@ func install(p []unix.SockFilter, flags uintptr) (int, error) {
 	return int(r), nil
 }
 
-// tryMounts runs in its own mount namespace, in the home.
+// tryMounts runs in its own mount namespace, and tries what is mounted in the home.
 func tryMounts(c config) []result {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return []result{tried(Overlay, "made mounts private", err)}
@@ -148,24 +171,28 @@ func tryMounts(c config) []result {
 	defer func() { _ = os.RemoveAll(dir) }()
 	rs := []result{
 		tried(Overlay, "mounted overlayfs with userxattr, its upper directory in "+c.Home+", and used it", tryOverlay(dir)),
-		tried(Whiteouts, "recorded a removal in "+c.Home, tryWhiteout(dir)),
 	}
-	if c.Quick {
-		return rs
-	}
-	rs = append(rs, tried(Reflink, "cloned a file in "+c.Home, tryReflink(dir)))
-	if c.Root {
+	if c.Root && !c.Quick {
 		rs = append(rs, tried(IDMapped, "attached a shifted copy of "+c.Home, tryIDMap(dir)))
 	}
 	return rs
 }
 
-// tryWhiteout creates a whiteout, which records a removal in a layer. Overlayfs itself refuses it.
-func tryWhiteout(dir string) error {
-	if err := unix.Mknod(filepath.Join(dir, "gone"), unix.S_IFCHR, 0); err != nil {
-		return fmt.Errorf("record a removal: %w", err)
+// tryRemoval records a removal in dir as a layer does: as a whiteout, which overlayfs itself refuses, or as a file with
+// an attribute.
+func tryRemoval(home, dir string) result {
+	const what = "recorded a removal in "
+	err := unix.Mknod(filepath.Join(dir, "gone"), unix.S_IFCHR, 0)
+	if err == nil {
+		return tried(Whiteouts, what+home, nil)
 	}
-	return nil
+	file := filepath.Join(dir, "file")
+	if os.WriteFile(file, nil, 0o600) != nil || unix.Setxattr(file, "user.overlay.whiteout", []byte("y"), 0) != nil {
+		return tried(Whiteouts, what+home, fmt.Errorf("record a removal: %w", err))
+	}
+	r := tried(Whiteouts, what+home, nil)
+	r.State, r.Detail = Weak, "as files with an attribute, which no driver can mount"
+	return r
 }
 
 // tryOverlay uses a root as a sandbox does: it reads from the lower layer, writes, removes (a whiteout), and replaces a

@@ -85,7 +85,9 @@ func (h host) remedy(feature, errno string) string {
 			return "in the pod: securityContext: {procMount: Unmasked}"
 		}
 		return "docker run --security-opt systempaths=unconfined"
-	case Overlay, Whiteouts:
+	case Whiteouts:
+		return "set COPPICE_HOME to a directory on ext4, xfs, btrfs or tmpfs"
+	case Overlay:
 		if h.apparmor && !h.root {
 			return "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 		}
@@ -177,7 +179,7 @@ func homeFS(home string) Item {
 	case fs == "nfs" || fs == "cifs" || fs == "smb" || fs == "9p" || fs == "fuse":
 		it.State, it.Detail = Weak, fs+": the database needs working locks, and user xattrs are often missing"
 	case fs == "overlay":
-		it.State, it.Detail = Weak, "overlay: supports neither upper directories nor whiteouts"
+		it.State, it.Detail = Weak, "overlay: only driver copy works, which copies the files of each sandbox"
 	case fs == "tmpfs":
 		it.State, it.Detail = Weak, "tmpfs: does not survive a reboot"
 	}

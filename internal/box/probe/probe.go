@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,8 +49,9 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 
 	home := existing(o.Home)
 	host := lookAround(o.Root)
-	var mounts, guest childReport
+	var plain, mounts, guest childReport
 	var wg sync.WaitGroup
+	wg.Go(func() { plain = runChild(ctx, o, home, taskPlain) })
 	wg.Go(func() { mounts = runChild(ctx, o, home, taskMounts) })
 	wg.Go(func() { guest = runChild(ctx, o, home, taskGuest) })
 	features := []Item{landlock(), homeFS(home)}
@@ -59,6 +61,11 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	wg.Wait()
 	features = append(features, guest.items(taskGuest, host)...)
 	features = append(features, mounts.items(taskMounts, host)...)
+	for _, it := range plain.items(taskPlain, host) {
+		if !slices.ContainsFunc(features, func(f Item) bool { return f.Name == it.Name }) {
+			features = append(features, it)
+		}
+	}
 	r.Items = features
 	r.Items = append(r.Items, drivers(&r, home)...)
 	judged := tiers(&r, host)
@@ -183,7 +190,7 @@ func drivers(r *Report, home string) []Item {
 	}
 	cp := Item{Group: Drivers, Name: DriverCopy, State: OK, Tried: "access to the home",
 		Detail: "plain directories; slower"}
-	if it, ok := r.Item(Features, Whiteouts); ok && it.State != OK {
+	if it, ok := r.Item(Features, Whiteouts); ok && it.State != OK && it.State != Weak {
 		cp.State, cp.Detail, cp.Errno, cp.Remedy = it.State, it.Detail, it.Errno, it.Remedy
 	}
 	if err := unix.Access(home, unix.W_OK|unix.X_OK); err != nil {
@@ -212,6 +219,7 @@ const Argv0 = "coppice-probe"
 type task string
 
 const (
+	taskPlain  task = "plain"  // like the daemon: in no new namespace
 	taskMounts task = "mounts" // like the keeper: in its own mount namespace
 	taskGuest  task = "guest"  // like init: in all namespaces
 	taskHold   task = "hold"   // waits in a user namespace until its stdin closes
@@ -238,7 +246,7 @@ type childReport struct {
 	start   error    // why the child did not start
 }
 
-// runChild runs one task in new namespaces.
+// runChild runs one task in the namespaces of its kind.
 func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	arg, err := json.Marshal(config{Home: home, Root: o.Root, Quick: o.Quick})
 	if err != nil {
@@ -261,14 +269,7 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	cmd.Stdin, cmd.WaitDelay = input, time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-	if t == taskGuest {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS |
-			syscall.CLONE_NEWNET | unix.CLONE_NEWCGROUP
-	}
-	if t == taskGuest || os.Geteuid() != 0 {
-		ownUser(cmd.SysProcAttr)
-	}
+	cmd.SysProcAttr = namespaces(t)
 	// errors.As distinguishes a refusal of clone from a failure of the program.
 	err = cmd.Run()
 	if ctx.Err() != nil {
@@ -287,27 +288,44 @@ func runChild(ctx context.Context, o Options, home string, t task) childReport {
 	return r
 }
 
-// ownUser asks for a user namespace in which the caller is uid 0.
-func ownUser(a *syscall.SysProcAttr) {
-	a.Cloneflags |= syscall.CLONE_NEWUSER
-	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+// namespaces returns the attributes with which the child of a task starts. In a user namespace it is uid 0.
+func namespaces(t task) *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{}
+	if t == taskPlain {
+		return a
+	}
+	a.Cloneflags = syscall.CLONE_NEWNS
+	if t == taskGuest {
+		a.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS |
+			syscall.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+	}
+	if t == taskGuest || os.Geteuid() != 0 {
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	return a
 }
 
-// tries lists the features of each task, for when its child did not start.
+// tries lists the features of each task, for when its child did not start. The features after the first one of a task
+// with namespaces need the first.
 var tries = map[task][]string{
+	taskPlain:  {Seccomp, SeccompNotify, Whiteouts},
 	taskMounts: {Overlay},
-	taskGuest:  {UserNamespaces, FreshProc, Devpts, GateLink, Seccomp, SeccompNotify},
+	taskGuest:  {UserNamespaces, FreshProc, Devpts, GateLink},
 }
 
 // items converts a child's results to items.
 func (c childReport) items(t task, h host) []Item {
 	var items []Item
 	if c.start != nil {
-		for _, name := range tries[t] {
+		for i, name := range tries[t] {
 			it := Item{
 				Group: Features, Name: name, State: answer(c.start), Tried: "started a process in new namespaces",
-				Detail: c.start.Error(), Errno: errnoName(c.start), Remedy: h.remedy(UserNamespaces, errnoName(c.start)),
+				Detail: refusal(c.start), Errno: errnoName(c.start), Remedy: h.remedy(UserNamespaces, errnoName(c.start)),
+			}
+			if i > 0 && t == taskGuest {
+				it.Detail, it.Errno, it.Remedy = "needs "+UserNamespaces, "", ""
 			}
 			if it.State == Unknown && !h.none { // where no namespace may be created, clone(2) returns ENOSPC
 				it.Remedy = retry
@@ -327,6 +345,15 @@ func (c childReport) items(t task, h host) []Item {
 		items = append(items, it)
 	}
 	return items
+}
+
+// refusal returns the text of an error of a start, without the path of a program that the kernel refused to start.
+func refusal(err error) string {
+	var at *os.PathError
+	if errors.As(err, &at) {
+		return "a process in new namespaces cannot be started: " + at.Err.Error()
+	}
+	return err.Error()
 }
 
 // errnoName returns the name of the errno of err, such as "EPERM", or "".
