@@ -46,6 +46,7 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 			uid, gid = os.Getuid(), os.Getgid()
 		}
 		h.caller.UID, h.caller.GID = uint32(uid), uint32(gid) // IDs of the host
+		h.caller.Unmapped = c.RealUID < 0
 	}
 	passwd, err := os.ReadFile("/etc/passwd")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

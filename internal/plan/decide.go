@@ -148,7 +148,9 @@ func (d *deciding) workspace() error {
 		return fault.New(fault.Unsupported, "tier workspace has no limits").
 			WithHint("use --tier process, or drop --limit")
 	}
-	d.add("confinement", Off, "commands run on the host; only the working directory has a history")
+	d.add("confinement", Off, "commands run on the host, with the rights of its user; "+
+		"only the working directory has a history")
+	d.add("net", Off, "the host's network")
 	d.add("freeze", Weak, "SIGSTOP to every descendant")
 	if d.config.Trace {
 		d.add("programs", Off, "snapshots are labelled by the paths that changed; "+

@@ -31,7 +31,7 @@ func Maps(c Config, f Facts) (uids, gids []IDMap, err error) {
 	case c.Caller.Root && f.Shift != 0:
 		all := []IDMap{{0, f.Shift, ShiftSize}}
 		return all, all, nil
-	case c.Caller.Root:
+	case c.Caller.Root, c.Caller.Unmapped && !c.Confined(): // no user namespace, or one with all ids
 		all := []IDMap{{0, 0, math.MaxUint32}}
 		return all, all, nil
 	}
@@ -49,14 +49,15 @@ func Outside(maps []IDMap, inside uint32) (id uint32, ok bool) {
 	return 0, false
 }
 
-// Identity returns the user that commands run as. A user name is looked up only in the sandbox's own passwd.
+// Identity returns the user that commands run as. A user name is looked up only in the sandbox's own passwd. In tier
+// workspace it is the daemon's user, whatever c.User is: commands are processes of the host.
 func Identity(c Config, f Facts) (u User, err error) {
 	want := c.User
-	if want == "" {
+	switch {
+	case c.Tier == TierWorkspace, want == "" && c.HostBase:
+		want = UserMe
+	case want == "":
 		want = UserRoot
-		if c.HostBase || c.Tier == TierWorkspace {
-			want = UserMe
-		}
 	}
 	users := ParsePasswd(f.Passwd)
 	byID := func(id uint32) (User, bool) {

@@ -196,9 +196,12 @@ const InnerPath = "/run/coppice-init"
 const DefaultIdle = 30 * time.Second
 
 // Caller is the daemon's identity on the host. A daemon that is not real root runs as uid 0 of a user
-// namespace that maps only that id.
+// namespace that maps only that id; where the host allows no such namespace, it is Unmapped.
 type Caller struct {
-	Root  bool   `json:"root,omitempty"` // real root; the ids below are then 0
+	Root bool `json:"root,omitempty"` // real root; the ids below are then 0
+	// Unmapped says that the daemon is not real root, and has the ids below itself. Then only tier workspace works.
+	Unmapped bool `json:"unmapped,omitempty"`
+
 	UID   uint32 `json:"uid"`
 	GID   uint32 `json:"gid"`
 	Name  string `json:"name,omitempty"`

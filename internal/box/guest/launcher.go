@@ -66,14 +66,17 @@ func newLauncher(g plan.Guest) (*launcher, error) {
 // matters: each step drops what the following steps do not need.
 func (l *launcher) confine() error {
 	g := l.guest
+	if g.Tier == plan.TierWorkspace {
+		// The working directory and the umask stay those of the whole process, whose other threads use neither: the
+		// filter of a container may refuse unshare(2).
+		unix.Umask(0o022)
+		return nil
+	}
 	// The thread gets its own working directory and umask.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fault.Wrap(err, "unshare the launcher's working directory")
 	}
 	unix.Umask(0o022)
-	if g.Tier == plan.TierWorkspace {
-		return nil
-	}
 	if l.openly() {
 		var err error
 		if l.open, err = openFiles(g); err != nil {

@@ -73,7 +73,8 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		if c.Tier == plan.TierGvisor {
 			argv0, env = initlink.ConductorArgv0, conductorEnv
 		}
-	} else if !c.Caller.Root {
+	} else if !c.Caller.Root && !c.Caller.Unmapped {
+		// Commands have the user's own ids, and none of the keeper's capabilities over the user's files.
 		sys.Cloneflags = syscall.CLONE_NEWUSER
 	}
 	if sys.Cloneflags&syscall.CLONE_NEWUSER != 0 {
