@@ -38,8 +38,9 @@ type CreateRequest struct {
 	Labels map[string]string `json:"labels,omitempty"`
 
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository to work on
-	// absolute path of the directory that its commands will work in. If the host is the source, a warning
-	// reports what they cannot change there
+	// absolute path, on the daemon's host, of the directory that its commands will work in. If the host is the
+	// source, a warning reports what they cannot change there; in tier workspace, which has no root, the sandbox is
+	// a copy of the directory
 	Dir string `json:"dir,omitempty"`
 
 	// Tar is the archive if From.Kind is SourceTar: tar, optionally compressed with gzip, zstd or xz. It is sent

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,6 +37,11 @@ func (a *app) repository(r *repository, from string) (*wire.RepoRequest, error) 
 		return nil, &usageError{
 			msg:  "--no-repo is mutually exclusive with --repo, --at and --dirty",
 			hint: "drop one of them",
+		}
+	case strings.Contains(r.dir, "://"):
+		return nil, &usageError{
+			msg:  "--repo " + r.dir + " is a URL: a sandbox works on a repository of this machine",
+			hint: "clone it first: git clone " + r.dir,
 		}
 	case r.none, !asked && (from != "host" || a.getenv("COPPICE_HOST") != ""):
 		return nil, nil

@@ -40,6 +40,7 @@ func TestMain(m *testing.M) {
 		"witness":  witness,
 		"labhosts": labhosts,
 		"stuck":    stuck,
+		"inpod":    inpod,
 	})
 }
 
@@ -88,6 +89,7 @@ func TestScripts(t *testing.T) {
 			"tmpfs":      cmdTmpfs,
 			"btrfs":      cmdBtrfs,
 			"overlayfs":  cmdOverlayfs,
+			"pod":        cmdPod,
 			"lines":      cmdLines,
 			"rootfs":     cmdRootfs,
 			"repository": cmdRepository,

@@ -86,12 +86,32 @@ func wantsKernel(p policy.Policy) bool {
 }
 
 // choose decides tier and driver: those that the request names, which are refused if the host cannot provide them, or
-// else the strongest that it provides.
-func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox) error {
+// else the strongest that it provides. If it provides no tier that confines and the request requires none, that is
+// workspace, and lack is the error that says why; lack is nil in every other case.
+func (c *chooser) choose(
+	ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox,
+) (lack, err error) {
 	p, err := c.chooseTier(ctx, pol, rec)
-	if err != nil {
-		return err
+	if err != nil && unconfinable(p, req, pol, err) {
+		rec.Tier, rec.TierReason = tierWorkspace, "this host can confine nothing: "+tiers.lacks(p, "")
+		lack, err = err, nil
 	}
+	if err == nil {
+		err = c.chooseDriver(p, req, rec)
+	}
+	return lack, err
+}
+
+// unconfinable reports whether err, the error of a tier that auto chose, means that the host has no tier that
+// confines, and the request needs none. A policy that names a tier or says strong keeps the error, and so does a source
+// that is a root: commands would see the host's.
+func unconfinable(p wire.ProbeReport, req wire.CreateRequest, pol policy.Policy, err error) bool {
+	return fault.Is(err, fault.Unsupported) && pol.Tier.At.BuiltIn() && !pol.Strong.Value && p.Tier == "" &&
+		(fromHost(req.From) || req.From.Kind == wire.SourceDir)
+}
+
+// chooseDriver decides the driver of a sandbox whose tier is decided.
+func (c *chooser) chooseDriver(p wire.ProbeReport, req wire.CreateRequest, rec *meta.Sandbox) (err error) {
 	best := p.Driver
 	if rec.Tier == tierWorkspace && req.Repo != nil {
 		if err := goesWith(req.From); err != nil {
@@ -101,7 +121,7 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 	if rec.Tier == tierWorkspace && best != "" {
 		best = "copy" // commands run on the host, where nothing can be mounted for them
 	}
-	host := fromHost(req.From) && (rec.Tier != tierWorkspace || req.Repo == nil)
+	host := fromHost(req.From) && rec.Tier != tierWorkspace
 	switch {
 	case rec.Limits.Disk > 0 && rec.Tier == tierWorkspace:
 		return fault.New(fault.Unsupported, "tier workspace has no limits").
@@ -121,9 +141,9 @@ func (c *chooser) choose(ctx context.Context, req wire.CreateRequest, pol policy
 	if _, ok := c.drivers[rec.Driver]; !ok {
 		return fault.New(fault.Invalid, "unknown driver %q", rec.Driver).WithHint("use auto, overlay, copy or btrfs")
 	}
-	if rec.Tier == tierWorkspace && (host || !c.drivers[rec.Driver].Plain()) {
-		return fault.New(fault.Invalid, "tier workspace requires a directory and a driver with a plain tree").
-			WithHint("name a directory: coppice create --tier workspace --driver copy --from DIR; or run it in a git repository")
+	if rec.Tier == tierWorkspace && !c.drivers[rec.Driver].Plain() {
+		return fault.New(fault.Invalid, "tier workspace requires a driver with a plain tree").
+			WithHint("omit --driver, or use --driver copy")
 	}
 	if host && c.drivers[rec.Driver].Plain() {
 		hint := "import the system directories once: coppice create --from host-copy --driver " + rec.Driver
@@ -178,7 +198,7 @@ type choice struct {
 }
 
 var (
-	// auto never chooses workspace, which confines nothing, nor the stronger tiers, which have a cost.
+	// auto does not choose the stronger tiers, which have a cost, nor, except where choose says so, workspace.
 	tiers = choice{"tier", "tiers", []string{tierProcess}, "the default; stronger tiers must be asked for",
 		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
 	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"},

@@ -36,12 +36,19 @@ func (e *Engine) Create(
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
-	rec, warnings, err := e.plan(ctx, req)
+	rec, warnings, err := e.plan(ctx, &req)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	if without != "" {
 		warnings = append(warnings, without)
+	}
+	if work != nil {
+		if err := work.Shown(rec.Tier); err != nil && req.Repo.Maybe {
+			work, req.Repo, warnings = nil, nil, append(warnings, worktree.Without(err))
+		} else if err != nil {
+			return wire.Sandbox{}, err
+		}
 	}
 	if err := e.nameFree(ctx, rec.Name); err != nil {
 		return wire.Sandbox{}, err
@@ -145,9 +152,9 @@ func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone
 	})
 }
 
-// plan checks a request and converts it into a record in which every "auto" is decided. It creates nothing. warnings
-// name settings that may not be intended.
-func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.Sandbox, warnings []string, err error) {
+// plan checks a request and converts it into a record in which every "auto" is decided; in tier workspace it completes
+// the source of the request. It creates nothing. warnings name settings that may not be intended.
+func (e *Engine) plan(ctx context.Context, req *wire.CreateRequest) (rec meta.Sandbox, warnings []string, err error) {
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 		return rec, nil, err
 	}
@@ -159,7 +166,7 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if err := timeline.ValidName(rec.Name); err != nil {
 		return rec, nil, err
 	}
-	p, warnings, err := policies.Ask(req)
+	p, warnings, err := policies.Ask(*req)
 	if err != nil {
 		return rec, nil, err
 	}
@@ -185,23 +192,37 @@ func (e *Engine) plan(ctx context.Context, req wire.CreateRequest) (rec meta.San
 	if rec.Self = req.Self; rec.Self == "" {
 		rec.Self = wire.SelfRead
 	}
-	if err := e.chooser.choose(ctx, req, p, &rec); err != nil {
-		return rec, nil, err
+	lack, err := e.chooser.choose(ctx, *req, p, &rec)
+	if err == nil {
+		err = settle(e, req, &p, &rec)
 	}
+	if err != nil {
+		return rec, nil, requires(lack, err)
+	}
+	if lack != nil {
+		warnings = append(warnings, unconfined(rec.TierReason))
+	}
+	return rec, warnings, policies.Pin(&rec, p)
+}
+
+// settle checks the rest of a request against its tier and driver, and adapts the policy and the record to them.
+func settle(e *Engine, req *wire.CreateRequest, p *policy.Policy, rec *meta.Sandbox) (err error) {
 	p.Tier.Value = policy.Tier(rec.Tier)
-	of := rec
-	of.Root = policies.RootOf(req.From)
-	if of.Ignored, err = e.Policies.Ignored(p, &of); err != nil {
-		return rec, nil, err
+	if rec.Tier == tierWorkspace {
+		if err := settleWorkspace(e, req, p, rec); err != nil {
+			return err
+		}
 	}
-	if err := e.Policies.Check(p, &of); err != nil {
-		return rec, nil, err
+	of := *rec
+	of.Root = policies.RootOf(req.From)
+	if of.Ignored, err = e.Policies.Ignored(*p, &of); err != nil {
+		return err
+	}
+	if err := e.Policies.Check(*p, &of); err != nil {
+		return err
 	}
 	rec.Ignored = of.Ignored
-	if err := policies.Pin(&rec, p); err != nil {
-		return rec, nil, err
-	}
-	return rec, warnings, selfPossible(req.Self, rec.Tier)
+	return selfPossible(req.Self, rec.Tier)
 }
 
 // selfPossible refuses a value of --self that the tier cannot provide.

@@ -542,6 +542,7 @@ type home struct {
 	fs     vfs.FS           // for layers
 	clock  func() time.Time // nil: the real one
 	bare   bool             // the host does not support tier supervised
+	flat   bool             // the host can confine nothing
 	book   vfs.FS           // for the ledger
 	disk   vfs.FS           // for everything else; nil: the real one
 	repos  Repos            // nil: none can be opened
@@ -653,6 +654,10 @@ func (h *home) tryOpen() (err error) {
 		BuildFacts:  func() (map[string]string, error) { return map[string]string{"build": "b" + h.build}, nil },
 		Drivers:     map[string]rootfs.Driver{"copy": drv},
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
+			if h.flat {
+				lack := wire.ProbeItem{Group: "tiers", Name: "process", Detail: "needs user-namespaces", Remedy: "unmask"}
+				return wire.ProbeReport{Driver: "copy", Items: []wire.ProbeItem{lack}}, nil
+			}
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
 				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"},
 				{Group: "tiers", Name: "process", OK: true}}}, nil

@@ -115,7 +115,7 @@ func objectsOf(ctx context.Context, r *repo.Repo) ([]string, error) {
 	return dirs, nil
 }
 
-// canLie refuses a work tree that cannot have the same path in a sandbox as on the host.
+// canLie refuses a work tree that no sandbox can have.
 func canLie(top, home string) error {
 	switch {
 	case top == "/" || !utf8.ValidString(top):
@@ -124,10 +124,23 @@ func canLie(top, home string) error {
 		return fault.New(fault.Unsupported, "cannot use repository %s: it contains Coppice's own files, %s", top, home).
 			WithHint("set COPPICE_HOME to a directory outside of it")
 	}
+	return nil
+}
+
+// Shown refuses a repository whose path is not the host's in a sandbox of the tier. In tier workspace the work tree is
+// at another path anyway.
+func (w *Site) Shown(tier string) error { return shown(w.Top, tier) }
+
+// shown is Shown for a work tree at top.
+func shown(top, tier string) error {
+	if tier == workspace {
+		return nil
+	}
 	for _, r := range rootspec.Reserved {
 		if rootspec.Within(top, r) {
 			return fault.New(fault.Unsupported, "cannot use repository %s: every sandbox has its own %s", top, r).
-				WithHint("move or clone it: git clone %s ~/%s", top, path.Base(top))
+				WithHint("move or clone it: git clone %s ~/%s; or use --tier workspace, which confines nothing",
+					top, path.Base(top))
 		}
 	}
 	return nil

@@ -17,16 +17,24 @@ func TestRepository_UnusableIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ top, home, want string }{
 		{"/", "/home/me/c", "cannot use repository"},
-		{"/tmp/x", "/home/me/c", "every sandbox has its own"},
-		{"/run/x", "/home/me/c", "every sandbox has its own"},
 		{"/home/me", "/home/me/c", "Coppice's own"},
 		{"/home/me/c/sandboxes", "/home/me/c", "Coppice's own"},
 		{"/home/me/x", "/home/me/c", ""},
-		{"/tmpx", "/home/me/c", ""},
+		{"/tmp/x", "/home/me/c", ""},
 	} {
 		if err := canLie(c.top, c.home); (err == nil) != (c.want == "") || err != nil &&
 			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s with the home %s: %v", c.top, c.home, err)
+		}
+	}
+	for _, c := range []struct {
+		top, tier string
+		ok        bool
+	}{
+		{"/tmp/x", "process", false}, {"/run/x", "supervised", false}, {"/tmp/x", workspace, true}, {"/tmpx", "process", true},
+	} {
+		if err := shown(c.top, c.tier); (err == nil) != c.ok || err != nil && fault.HintOf(err) == "" {
+			t.Errorf("%s in tier %s: %v", c.top, c.tier, err)
 		}
 	}
 	for _, c := range []struct {

@@ -1,0 +1,72 @@
+//go:build linux
+
+package engine
+
+import (
+	"path/filepath"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+)
+
+// settleWorkspace adapts a request to tier workspace, whose commands are processes of the host: they have the user and
+// the network of the daemon, and their files are those of one directory.
+func settleWorkspace(e *Engine, req *wire.CreateRequest, p *policy.Policy, rec *meta.Sandbox) (err error) {
+	switch rec.User = userMe; {
+	case req.User == "", req.User == userMe, req.User == userRoot && e.UID == 0:
+	default:
+		return fault.New(fault.Unsupported, "tier workspace cannot run commands as user %s: they run as the user of the "+
+			"daemon", req.User).
+			WithHint("omit --user, or use --tier process")
+	}
+	switch {
+	case p.NetAt.BuiltIn():
+		p.Network = policy.Network{Mode: policy.NetHost}
+	case p.Network.Mode != policy.NetHost:
+		return fault.New(fault.Unsupported, "tier workspace cannot enforce network %s of %s: commands use the host's "+
+			"network", p.Network.Mode, p.NetAt).
+			WithHint("use --tier process, or remove it")
+	}
+	if fromHost(req.From) && req.Repo == nil {
+		req.From, err = workingCopy(req.Dir, e.Home)
+	}
+	return err
+}
+
+// workingCopy returns the source of a sandbox of tier workspace without a repository: the current directory of the
+// client, "" if it is unknown. home is COPPICE_HOME.
+func workingCopy(dir, home string) (wire.Source, error) {
+	const hint = "name a directory: coppice create --tier workspace --driver copy --from DIR; " +
+		"or run it in a git repository"
+	if dir == "" {
+		return wire.Source{}, fault.New(fault.Invalid, "tier workspace requires a directory").WithHint(hint)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	switch {
+	case err != nil:
+		return wire.Source{}, fault.Wrap(err, "find the current directory")
+	case real == "/", rootspec.Within(home, real), rootspec.Within(real, home):
+		return wire.Source{}, fault.New(fault.Invalid, "cannot use the current directory %s in tier workspace, which "+
+			"copies it: it contains Coppice's own files, %s", real, home).
+			WithHint(hint)
+	}
+	return wire.Source{Kind: wire.SourceDir, Path: real}, nil
+}
+
+// unconfined is the warning about a sandbox of tier workspace that was not asked for. why is the reason of the tier.
+func unconfined(why string) string {
+	return "tier workspace keeps a history of the sandbox's directory and confines nothing: commands run as you, with " +
+		"your files and network, because " + why
+}
+
+// requires returns the error of a request whose tier auto chose. lack says why the host has no tier that confines; nil:
+// it has one. err says what the request requires of the tier.
+func requires(lack, err error) error {
+	if lack == nil {
+		return err
+	}
+	return fault.New(fault.KindOf(err), "%s; %s", err, lack).WithHint("%s", fault.HintOf(lack))
+}
