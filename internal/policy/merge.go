@@ -288,9 +288,18 @@ func (m *merger) together() {
 	}
 }
 
-// unique sorts a list by text, and keeps the first of equal elements.
+// unique sorts a list by text, and keeps the first of equal elements that is not built in, or else the first: what a
+// document says is required of the tier, also if it is built in, too.
 func unique[T any](list []Said[T], text func(T) string) []Said[T] {
-	slices.SortStableFunc(list, func(a, b Said[T]) int { return cmp.Compare(text(a.Value), text(b.Value)) })
+	builtIn := func(s Said[T]) int {
+		if s.At.BuiltIn() {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b Said[T]) int {
+		return cmp.Or(cmp.Compare(text(a.Value), text(b.Value)), cmp.Compare(builtIn(a), builtIn(b)))
+	})
 	return slices.CompactFunc(list, func(a, b Said[T]) bool { return text(a.Value) == text(b.Value) })
 }
 
