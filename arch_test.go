@@ -261,6 +261,9 @@ var packages = map[string][]string{
 	},
 	"bench/alone": {},
 
+	// Programs of scripts.
+	"scripts/pack": {},
+
 	// Examples import only the public packages.
 	"examples/claude-code":       {"examples/claude-code/model"},
 	"examples/claude-code/model": {},
