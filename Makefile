@@ -11,7 +11,8 @@ export CGO_ENABLED := 0
 export GOFLAGS := -trimpath
 
 GO       ?= go
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# The tag without its v, as in 0.1.0.
+VERSION  ?= $(patsubst v%,%,$(shell git describe --tags --always --dirty 2>/dev/null || echo devel))
 BIN      := bin/coppice
 # A memory image belongs to one version of gVisor, which refuses images of other versions.
 GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" { print $$2 }' go.mod)
@@ -20,21 +21,23 @@ LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSI
 MODULES  := . bench
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-.PHONY: help build demo test test-full deps check lint unit user cross bench man clean
+.PHONY: help build demo test test-full deps check lint unit user cross bench man release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## build the one static binary, bin/coppice
-	@GO='$(GO)' scripts/build $(BIN) '$(LDFLAGS)'
+	@GO='$(GO)' scripts/build '$(BIN)' '$(LDFLAGS)'
 
 demo: build ## break a sandbox of this machine and bring it back
 	@scripts/demo
 
 test: deps check lint cross unit ## everything that CI runs
 
-test-full: deps check lint cross ## the same at full length: ten minutes of random root file systems, all hostile ones, and more failing setup steps
+test-full: deps check lint cross ## the same at full length: ten minutes of random root file systems, all hostile ones, more failing setup steps, arm64, and a release
 	@scripts/test --full
+	@scripts/arm64
+	@scripts/release-check
 
 deps: ## install what the tests need (as root), or print what is missing
 	@scripts/deps
@@ -71,5 +74,9 @@ bench: build ## run the benchmarks, and print the results beside the baselines
 man: build ## write the manual pages to bin/man
 	$(BIN) man bin/man
 
+release: ## build the release VERSION (as in 0.1.0) of the commit at HEAD, in dist: archives, packages, image
+	@rm -rf dist
+	@GO='$(GO)' scripts/release '$(VERSION)' dist
+
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist
