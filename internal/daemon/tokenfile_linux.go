@@ -29,7 +29,6 @@ const maxTokenFile = 4 << 10
 type tokenFile struct {
 	name    string
 	private []string // directories of the host that sandboxes do not see; see unseen
-	root    bool     // the daemon is real root
 	tokens  *auth.Configured
 	drop    func(id string) // ends requests with a token that is no longer valid
 	log     *slog.Logger
@@ -101,7 +100,11 @@ func (f *tokenFile) read() (string, error) {
 	if err != nil {
 		return "", fault.Wrap(err, "find the token file %s", f.name)
 	}
-	if err := safeToken(where, st.Mode(), f.private, f.root); err != nil {
+	dir, err := os.Stat(filepath.Dir(where))
+	if err != nil {
+		return "", fault.Wrap(err, "find the token file %s", f.name)
+	}
+	if err := safeToken(where, st.Mode(), dir.Mode(), f.private); err != nil {
 		return "", err
 	}
 	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
@@ -119,9 +122,9 @@ func (f *tokenFile) read() (string, error) {
 }
 
 // safeToken refuses a token file that others could replace, or that a sandbox could read: one whose base is the host
-// sees the host's files outside the directories private. path has no links. Mode 0444 is what Docker gives secrets, in
-// /run/secrets.
-func safeToken(path string, mode fs.FileMode, private []string, root bool) error {
+// sees the host's files outside the directories private, those of root, too. path has no links, and dir is the mode of
+// its directory. Mode 0444 is what Docker gives secrets, in /run/secrets.
+func safeToken(path string, mode, dir fs.FileMode, private []string) error {
 	switch {
 	case !mode.IsRegular():
 		return fault.New(fault.Invalid, "the token file %s is not a regular file", path).
@@ -129,15 +132,13 @@ func safeToken(path string, mode fs.FileMode, private []string, root bool) error
 	case mode.Perm()&0o002 != 0:
 		return fault.New(fault.Denied, "every user can replace the token in %s", path).
 			WithHint("make it private: chmod 0400 %s", path)
-	case root && mode.Perm()&0o004 == 0:
-		return nil // the users of sandboxes are not the daemon's
+	case dir.Perm()&0o002 != 0:
+		return fault.New(fault.Denied, "every user can create files beside the token in %s", path).
+			WithHint("move it to a directory of your own, such as /run/secrets")
 	}
 	if slices.ContainsFunc(private, func(dir string) bool { return rootspec.Within(path, dir) }) {
 		return nil
 	}
-	hint := "move it to a directory that each sandbox has for itself, such as /run/secrets"
-	if root {
-		hint += ", or make it private: chmod 0400 " + path
-	}
-	return fault.New(fault.Denied, "sandboxes from the host could read the token in %s", path).WithHint("%s", hint)
+	return fault.New(fault.Denied, "sandboxes from the host could read the token in %s", path).
+		WithHint("move it to a directory that each sandbox has for itself, such as /run/secrets")
 }

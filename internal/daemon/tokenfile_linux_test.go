@@ -23,27 +23,23 @@ func TestSafeToken(t *testing.T) {
 	const home = "/var/lib/coppice"
 	private := append([]string{home}, rootspec.Reserved...)
 	for name, tc := range map[string]struct {
-		path string
-		mode fs.FileMode
-		root bool
-		want fault.Kind
+		path      string
+		mode, dir fs.FileMode
+		want      fault.Kind
 	}{
-		"a secret of Docker":             {"/run/secrets/token", 0o444, true, ""},
-		"the same as a user":             {"/run/secrets/token", 0o444, false, ""},
-		"a secret of Kubernetes":         {"/run/secrets/c/..2026/token", 0o644, true, ""},
-		"in the home":                    {home + "/token", 0o644, false, ""},
-		"beside the home":                {home + "-token", 0o644, true, fault.Denied},
-		"private":                        {"/etc/token", 0o400, true, ""},
-		"private to a user":              {"/etc/token", 0o400, false, fault.Denied},
-		"for a group":                    {"/etc/token", 0o440, true, ""},
-		"readable in sandboxes":          {"/etc/token", 0o444, true, fault.Denied},
-		"a name that looks like /run":    {"/running/token", 0o444, true, fault.Denied},
-		"writable by others":             {"/run/secrets/token", 0o666, true, fault.Denied},
-		"writable by others, unreadable": {"/etc/token", 0o602, true, fault.Denied},
-		"a directory":                    {"/run/secrets", fs.ModeDir | 0o755, true, fault.Invalid},
-		"a device":                       {"/dev/zero", fs.ModeDevice | 0o444, true, fault.Invalid},
+		"a secret of Docker":          {"/run/secrets/token", 0o444, 0o755, ""},
+		"a secret of Kubernetes":      {"/run/secrets/c/..2026/token", 0o644, 0o755, ""},
+		"in the home":                 {home + "/token", 0o644, 0o700, ""},
+		"beside the home":             {home + "-token", 0o644, 0o755, fault.Denied},
+		"private, seen in sandboxes":  {"/etc/token", 0o400, 0o755, fault.Denied},
+		"readable, seen in sandboxes": {"/etc/token", 0o444, 0o755, fault.Denied},
+		"a name that looks like /run": {"/running/token", 0o444, 0o755, fault.Denied},
+		"writable by others":          {"/run/secrets/token", 0o666, 0o755, fault.Denied},
+		"in a directory of all users": {"/tmp/token", 0o400, fs.ModeSticky | 0o777, fault.Denied},
+		"a directory":                 {"/run/secrets", fs.ModeDir | 0o755, 0o755, fault.Invalid},
+		"a device":                    {"/dev/zero", fs.ModeDevice | 0o444, 0o755, fault.Invalid},
 	} {
-		err := safeToken(tc.path, tc.mode, private, tc.root)
+		err := safeToken(tc.path, tc.mode, tc.dir, private)
 		if tc.want == "" && err != nil || tc.want != "" && (!fault.Is(err, tc.want) || fault.HintOf(err) == "") {
 			t.Errorf("%s: %v", name, err)
 		}

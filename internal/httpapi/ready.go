@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -29,6 +30,8 @@ func Starting() http.Handler {
 	err := fault.New(fault.Unavailable, "the daemon is starting").
 		WithHint("wait until GET /readyz answers with status 200")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // nothing reads the body
+		w.Header().Set("Connection", "close")
 		if r.URL.Path == "/healthz" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			b, _ := json.Marshal(health{true}) // a bool
 			send(w, http.StatusOK, asJSON, b)

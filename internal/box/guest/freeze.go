@@ -24,6 +24,10 @@ import (
 // stopped.
 const freezePatience = 10 * time.Second
 
+// resend is how often processes that do not stop are sent SIGSTOP again: until their own turn comes, others can
+// continue them (SIGCONT).
+const resend = 2 * time.Millisecond
+
 // freezer freezes every process. Its methods are called with the turns held for writing.
 //
 // BUG(signals): without a control group, freezing uses SIGSTOP and SIGCONT. A process with a handler for SIGCONT runs
@@ -123,6 +127,7 @@ func (f *freezer) stop() (procs.List, error) {
 				}
 				moving = append(moving, p)
 			}
+			sent := time.Now()
 			for wait := 10 * time.Microsecond; ; wait = min(2*wait, 500*time.Microsecond) {
 				moving = slices.DeleteFunc(moving, procs.Stat.HaltedOrGone)
 				if len(moving) == 0 {
@@ -135,6 +140,15 @@ func (f *freezer) stop() (procs.List, error) {
 							"pid,stat,wchan,args")
 				}
 				time.Sleep(wait)
+				if time.Since(sent) < resend {
+					continue
+				}
+				sent = time.Now()
+				for _, p := range moving {
+					if err := f.halt(p.PID); err != nil {
+						return nil, fault.Wrap(err, "stop process %d", p.PID)
+					}
+				}
 			}
 		}
 		if quiet {

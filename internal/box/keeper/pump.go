@@ -161,18 +161,17 @@ func (e *execution) awaitWritten(p *pipe, offset int64, possible func() int64) {
 }
 
 // relayed returns the function possible of awaitWritten for a stream that a relay carries from the sandbox's own kernel
-// up to offset. The keeper cannot see what is left in the pipe at the other end. So it gives up when nothing has come
-// for as many calls as stalledTicks, although it had read everything and the sandbox ran.
+// up to offset. The keeper cannot see what is left in the pipe at the other end. So it gives up when in as many calls as
+// stalledTicks it had read everything that had come, although the sandbox ran. What comes between does not matter:
+// otherwise a process that takes the output could write a byte now and then.
 func (e *execution) relayed(p *pipe, offset int64) func() int64 {
-	var last int64
-	idle := 0
+	waited := 0
 	return func() int64 {
 		n, unread := p.position()
-		if n != last || unread || len(e.k.freezing) > 0 || e.k.isPaused() != nil {
-			last, idle = n, 0
+		if unread || len(e.k.freezing) > 0 || e.k.isPaused() != nil {
 			return offset
 		}
-		if idle++; idle < stalledTicks {
+		if waited++; waited < stalledTicks {
 			return offset
 		}
 		return n
