@@ -86,6 +86,19 @@ var freezes = []check{
 			}
 		}
 	}},
+	{"a process that continues its parent", nil, func(t *testing.T, tier Tier) {
+		b := tier.Start(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c",
+			"p=$$; (while :; do kill -CONT $p; done) & echo on; while :; do :; done"}})
+		WaitOutput(t, s, "on")
+		f, err := b.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Thaw(); err != nil {
+			t.Error(err)
+		}
+	}},
 	{"a thaw after a stop", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		f, err := b.Freeze(t.Context())
