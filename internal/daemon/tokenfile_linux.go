@@ -134,7 +134,7 @@ func safeToken(path string, mode, dir fs.FileMode, private []string) error {
 			WithHint("make it private: chmod 0400 %s", path)
 	case dir.Perm()&0o002 != 0:
 		return fault.New(fault.Denied, "every user can create files beside the token in %s", path).
-			WithHint("move it to a directory of your own, such as /run/secrets")
+			WithHint("move it to a private directory, such as /run/secrets")
 	}
 	if slices.ContainsFunc(private, func(dir string) bool { return rootspec.Within(path, dir) }) {
 		return nil
