@@ -161,8 +161,8 @@ func (e *execution) awaitWritten(p *pipe, offset int64, possible func() int64) {
 }
 
 // relayed returns the function possible of awaitWritten for a stream that a relay carries from the sandbox's own kernel
-// up to offset. The keeper cannot see what is left in the pipe at the other end. So it gives up when in as many calls as
-// stalledTicks it had read everything that had come, although the sandbox ran. What comes between does not matter:
+// up to offset. The keeper cannot see what is left in the pipe at the other end. So it gives up when, in as many calls
+// as stalledTicks, it had read everything that had come although the sandbox ran. What comes between does not matter:
 // otherwise a process that takes the output could write a byte now and then.
 func (e *execution) relayed(p *pipe, offset int64) func() int64 {
 	waited := 0
