@@ -25,6 +25,10 @@ type HTTP struct {
 // check refuses insecure configurations before anything is opened. byItself means that the daemon was started
 // automatically, so that no user sees its output.
 func (h HTTP) check(byItself bool) error {
+	if _, err := auth.ParseSecret(h.TokenFile); err == nil { // which is not to be printed
+		return fault.New(fault.Invalid, "the token file is given as a token, and not by its name").
+			WithHint("write the token to a file, and revoke it if others can have seen it")
+	}
 	if h.Addr == "" {
 		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 ||
 			h.TokenFile != "" {

@@ -203,7 +203,7 @@ func (s *serving) openTokenFile(ctx context.Context, configured *auth.Configured
 	if err != nil {
 		return err
 	}
-	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private,
+	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private, root: s.opt.RealUID < 0 && os.Getuid() == 0,
 		tokens: configured, drop: s.tokens.Ended, log: s.log}
 	return s.file.load(ctx)
 }

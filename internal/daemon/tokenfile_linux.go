@@ -29,6 +29,7 @@ const maxTokenFile = 4 << 10
 type tokenFile struct {
 	name    string
 	private []string // directories of the host that sandboxes do not see; see unseen
+	root    bool     // the daemon is real root
 	tokens  *auth.Configured
 	drop    func(id string) // ends requests with a token that is no longer valid
 	log     *slog.Logger
@@ -104,7 +105,7 @@ func (f *tokenFile) read() (string, error) {
 	if err != nil {
 		return "", fault.Wrap(err, "find the token file %s", f.name)
 	}
-	if err := safeToken(where, st.Mode(), dir.Mode(), f.private); err != nil {
+	if err := safeToken(where, st, dir, f.private, f.root); err != nil {
 		return "", err
 	}
 	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
@@ -122,19 +123,27 @@ func (f *tokenFile) read() (string, error) {
 }
 
 // safeToken refuses a token file that others could replace, or that a sandbox could read: one whose base is the host
-// sees the host's files outside the directories private, those of root, too. path has no links, and dir is the mode of
-// its directory. Mode 0444 is what Docker gives secrets, in /run/secrets.
-func safeToken(path string, mode, dir fs.FileMode, private []string) error {
+// sees the host's files outside the directories private, those of root, too. path has no links; file and dir are the
+// states of the file and its directory. Mode 0444 is what Docker gives secrets, in /run/secrets. Unless root is set, the
+// daemon is in a user namespace, where the owner of a secret that root mounted is not known.
+func safeToken(path string, file, dir fs.FileInfo, private []string, root bool) error {
+	owned := func(i fs.FileInfo) bool {
+		st, ok := i.Sys().(*syscall.Stat_t)
+		return ok && (!root || st.Uid == 0)
+	}
 	switch {
-	case !mode.IsRegular():
+	case !file.Mode().IsRegular():
 		return fault.New(fault.Invalid, "the token file %s is not a regular file", path).
 			WithHint("write a token to a file: coppice token generate")
-	case mode.Perm()&0o002 != 0:
-		return fault.New(fault.Denied, "every user can replace the token in %s", path).
+	case file.Mode().Perm()&0o022 != 0:
+		return fault.New(fault.Denied, "other users can replace the token in %s", path).
 			WithHint("make it private: chmod 0400 %s", path)
-	case dir.Perm()&0o002 != 0:
+	case dir.Mode().Perm()&0o002 != 0:
 		return fault.New(fault.Denied, "every user can create files beside the token in %s", path).
 			WithHint("move it to a private directory, such as /run/secrets")
+	case !owned(file), !owned(dir):
+		return fault.New(fault.Denied, "the token file %s or its directory belongs to another user", path).
+			WithHint("move it to a private directory, such as /run/secrets: chown root %s", path)
 	}
 	if slices.ContainsFunc(private, func(dir string) bool { return rootspec.Within(path, dir) }) {
 		return nil

@@ -25,26 +25,44 @@ func TestSafeToken(t *testing.T) {
 	for name, tc := range map[string]struct {
 		path      string
 		mode, dir fs.FileMode
+		uid       uint32
+		user      bool // the daemon is not real root
 		want      fault.Kind
 	}{
-		"a secret of Docker":          {"/run/secrets/token", 0o444, 0o755, ""},
-		"a secret of Kubernetes":      {"/run/secrets/c/..2026/token", 0o644, 0o755, ""},
-		"in the home":                 {home + "/token", 0o644, 0o700, ""},
-		"beside the home":             {home + "-token", 0o644, 0o755, fault.Denied},
-		"private, seen in sandboxes":  {"/etc/token", 0o400, 0o755, fault.Denied},
-		"readable, seen in sandboxes": {"/etc/token", 0o444, 0o755, fault.Denied},
-		"a name that looks like /run": {"/running/token", 0o444, 0o755, fault.Denied},
-		"writable by others":          {"/run/secrets/token", 0o666, 0o755, fault.Denied},
-		"in a directory of all users": {"/tmp/token", 0o400, fs.ModeSticky | 0o777, fault.Denied},
-		"a directory":                 {"/run/secrets", fs.ModeDir | 0o755, 0o755, fault.Invalid},
-		"a device":                    {"/dev/zero", fs.ModeDevice | 0o444, 0o755, fault.Invalid},
+		"a secret of Docker":          {path: "/run/secrets/token", mode: 0o444, dir: 0o755},
+		"the same as a user":          {path: "/run/secrets/token", mode: 0o444, dir: 0o755, uid: 65534, user: true},
+		"a secret of Kubernetes":      {path: "/run/secrets/c/..2026/token", mode: 0o644, dir: 0o755},
+		"in the home":                 {path: home + "/token", mode: 0o644, dir: 0o700},
+		"beside the home":             {path: home + "-token", mode: 0o644, dir: 0o755, want: fault.Denied},
+		"private, seen in sandboxes":  {path: "/etc/token", mode: 0o400, dir: 0o755, want: fault.Denied},
+		"readable, seen in sandboxes": {path: "/etc/token", mode: 0o444, dir: 0o755, want: fault.Denied},
+		"a name that looks like /run": {path: "/running/token", mode: 0o444, dir: 0o755, want: fault.Denied},
+		"writable by others":          {path: "/run/secrets/token", mode: 0o666, dir: 0o755, want: fault.Denied},
+		"writable by a group":         {path: "/run/secrets/token", mode: 0o460, dir: 0o755, want: fault.Denied},
+		"in a directory of all users": {path: "/tmp/token", mode: 0o400, dir: fs.ModeSticky | 0o777, want: fault.Denied},
+		"of another user":             {path: "/tmp/a/token", mode: 0o400, dir: 0o755, uid: 1001, want: fault.Denied},
+		"a directory":                 {path: "/run/secrets", mode: fs.ModeDir | 0o755, dir: 0o755, want: fault.Invalid},
+		"a device":                    {path: "/dev/zero", mode: fs.ModeDevice | 0o444, dir: 0o755, want: fault.Invalid},
 	} {
-		err := safeToken(tc.path, tc.mode, tc.dir, private)
+		err := safeToken(tc.path, state{tc.mode, tc.uid}, state{tc.dir, tc.uid}, private, !tc.user)
 		if tc.want == "" && err != nil || tc.want != "" && (!fault.Is(err, tc.want) || fault.HintOf(err) == "") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
+
+// state is the state of a file.
+type state struct {
+	mode fs.FileMode
+	uid  uint32
+}
+
+func (s state) Mode() fs.FileMode  { return s.mode }
+func (s state) Sys() any           { return &syscall.Stat_t{Uid: s.uid} }
+func (s state) IsDir() bool        { return s.mode.IsDir() }
+func (s state) ModTime() time.Time { return time.Time{} }
+func (s state) Name() string       { return "" }
+func (s state) Size() int64        { return 0 }
 
 // newTokenFile returns the token file of a directory, which has none yet. ended receives the tokens that end.
 func newTokenFile(t *testing.T) (f *tokenFile, ended chan string) {

@@ -79,6 +79,10 @@ func ignorable(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.Sn
 	}
 	root := e.Layers.View(st, mounts...)
 	for _, p := range rec.Ignored {
+		if st.Host && rootspec.Within(p, e.Home) {
+			return fault.New(fault.Invalid, "cannot ignore %s: a sandbox does not show %s", p, e.Home).
+				WithHint("remove it from history.ignore and --ignore")
+		}
 		if err := ignored.Check(root.Lookup, p); err != nil {
 			return err
 		}

@@ -2,10 +2,13 @@ package httpapi_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -47,5 +50,25 @@ func TestStarting_IsAliveAndNotReady(t *testing.T) {
 			!strings.Contains(w.Body.String(), "the daemon is starting")) {
 			t.Errorf("%s %s: %d %v %s", tc.method, tc.path, w.Code, w.Header(), w.Body)
 		}
+	}
+}
+
+// TestStarting_ReadsNoBody checks that a request whose body never comes does not hold its connection.
+func TestStarting_ReadsNoBody(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(httpapi.Starting())
+	defer srv.Close()
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if b, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 503 ") {
+		t.Errorf("%q, %v", b, err)
 	}
 }
