@@ -221,7 +221,7 @@ func (b *bench) gvisorMemory(mb, n int) (err error) {
 			return err
 		}
 		pauses = append(pauses, time.Since(t))
-		m, err := store.Add(b.ctx, at, nil, nil)
+		m, err := store.Add(b.ctx, at, nil, memory.Programs{})
 		if err != nil {
 			return err
 		}
@@ -372,11 +372,8 @@ func (b *bench) save(f *box.Frozen, dir string) error {
 	if err != nil {
 		return err
 	}
-	init, err := f.Save(b.ctx, dir, facts)
-	if err != nil {
-		return err
-	}
-	return init.Close()
+	init, client, err := f.Save(b.ctx, dir, facts)
+	return errors.Join(err, memory.Programs{Init: init, Client: client}.Close())
 }
 
 // systemRoot returns a root with the host's system directories, whose changes are in dir.
