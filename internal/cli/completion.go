@@ -64,6 +64,11 @@ func plainWord(completion string) bool {
 	return word != "" && word[0] != '-'
 }
 
+// fixed completes fixed values.
+func fixed(values ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+}
+
 // names completes the names of sandboxes; it does not start the daemon.
 func (a *app) names(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -107,16 +107,14 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 			"time=30m,output=100MiB; of a process, as in files=1024; repeatable")
 	must(cmd.RegisterFlagCompletionFunc("from", a.sources))
 	must(cmd.RegisterFlagCompletionFunc("self",
-		cobra.FixedCompletions([]string{wire.SelfOff, wire.SelfRead, wire.SelfRewind}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("driver",
-		cobra.FixedCompletions([]string{"auto", "overlay", "copy", "btrfs"}, cobra.ShellCompDirectiveNoFileComp)))
+		fixed(wire.SelfOff, wire.SelfRead, wire.SelfRewind)))
+	must(cmd.RegisterFlagCompletionFunc("driver", fixed("auto", "overlay", "copy", "btrfs")))
 	must(cmd.RegisterFlagCompletionFunc("tier",
-		cobra.FixedCompletions([]string{"auto", "workspace", "process", "supervised", "gvisor"},
-			cobra.ShellCompDirectiveNoFileComp)))
+		fixed("auto", "workspace", "process", "supervised", "gvisor")))
 	must(cmd.RegisterFlagCompletionFunc("net",
-		cobra.FixedCompletions([]string{"off", "rules", "host"}, cobra.ShellCompDirectiveNoFileComp)))
+		fixed("off", "rules", "host")))
 	must(cmd.RegisterFlagCompletionFunc("user",
-		cobra.FixedCompletions([]string{"me", "root"}, cobra.ShellCompDirectiveNoFileComp)))
+		fixed("me", "root")))
 }
 
 // make creates a sandbox from the flags, and shows the progress.

@@ -85,7 +85,7 @@ see docs/guides/memory.md.`,
 	f.StringVar(&req.Tier, "tier", "",
 		"isolation tier: process, supervised, gvisor (default: that of the sandbox)")
 	must(cmd.RegisterFlagCompletionFunc("tier",
-		cobra.FixedCompletions([]string{"process", "supervised", "gvisor"}, cobra.ShellCompDirectiveNoFileComp)))
+		fixed("process", "supervised", "gvisor")))
 	must(cmd.RegisterFlagCompletionFunc("at", a.refOf))
 	labels.flag(cmd, "add or replace a label in the forks, `KEY=VALUE`; repeatable")
 	more.flags(cmd)

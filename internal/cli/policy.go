@@ -45,7 +45,7 @@ var levelNames = []string{"user", "project", "flags"}
 // asFlag adds --as.
 func asFlag(cmd *cobra.Command, as *string) {
 	cmd.Flags().StringVar(as, "as", "project", "policy `LEVEL` of the file: user, project or flags")
-	must(cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions(levelNames, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("as", fixed(levelNames...)))
 }
 
 // levelOf parses the value of --as.

@@ -112,9 +112,8 @@ func (r *runFlags) add(a *app, cmd *cobra.Command) {
 		"working directory `DIR` (default: that of its repository, or the user's home)")
 	f.StringVar(&r.keys, "detach-keys", defaultDetach, "`KEYS` that detach")
 	r.mk.flags(a, cmd)
-	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions(
-		[]string{wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("agent", fixed(agentNames()...)))
+	must(cmd.RegisterFlagCompletionFunc("restart", fixed(wire.RestartNo, wire.RestartOnRewind, wire.RestartAlways)))
 }
 
 // notWithIn fails if a flag configures a new sandbox, but --in names an existing one.

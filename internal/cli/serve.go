@@ -67,6 +67,9 @@ listed in "coppice help". See docs/guides/daemon.md.
 	f.DurationVar(&opt.Idle, "idle", 0, "exit after `TIME` without work or live sandboxes; 0 is never")
 	f.BoolVar(&stop, "stop", false, "stop the daemon that serves the home, and wait until it exits")
 	must(cmd.RegisterFlagCompletionFunc("single", a.names(0)))
+	must(cmd.RegisterFlagCompletionFunc("driver", fixed("auto", "overlay", "copy", "btrfs")))
+	must(cmd.RegisterFlagCompletionFunc("log-format", fixed(daemon.LogText, daemon.LogJSON)))
+	must(cmd.RegisterFlagCompletionFunc("log-level", fixed("debug", "info", "warn", "error")))
 	f.IntVar(&readyFD, "ready-fd", 0, "write to descriptor `FD` when ready")
 	must(f.MarkHidden("ready-fd"))
 	return cmd

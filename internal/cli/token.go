@@ -83,7 +83,7 @@ account.`,
 	f.StringArrayVar(&req.Sandboxes, "sandbox", nil, "restrict the token to sandbox `NAME`; repeatable")
 	f.StringVar(&expires, "expires", "", "lifetime of the token, `TIME` as in 12h or 30d (default: no expiry)")
 	must(cmd.RegisterFlagCompletionFunc("scope",
-		cobra.FixedCompletions([]string{"read", "operate", "admin"}, cobra.ShellCompDirectiveNoFileComp)))
+		fixed("read", "operate", "admin")))
 	must(cmd.RegisterFlagCompletionFunc("sandbox", a.names(0)))
 	return cmd
 }

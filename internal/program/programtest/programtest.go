@@ -16,22 +16,24 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// execPath names the directory of the programs. Processes that a test starts inherit it.
-const execPath = "COPPICE_EXEC_PATH"
+// Variables of the environment, which processes that a test starts inherit.
+const (
+	execPath   = "COPPICE_EXEC_PATH"     // the directory of the programs
+	unpackPath = "COPPICE_TEST_UNPACKED" // a directory for copies of the running program
+)
 
 // Run runs tests, a *testing.M. Unless the environment variable names a directory with the programs, Run builds them
 // first in a directory that every user can read, and removes them afterwards.
 func Run(m interface{ Run() int }) (code int) {
-	if os.Getenv(execPath) != "" {
-		return m.Run()
-	}
 	dir, err := os.MkdirTemp("", "coppice-programs-")
 	if err == nil {
 		defer os.RemoveAll(dir)
-		err = build(dir)
+		err = os.Setenv(unpackPath, filepath.Join(dir, "unpacked"))
 	}
-	if err == nil {
-		err = os.Setenv(execPath, dir)
+	if err == nil && os.Getenv(execPath) == "" {
+		if err = build(dir); err == nil {
+			err = os.Setenv(execPath, dir)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "build the helper programs:", err)
@@ -62,7 +64,7 @@ func build(dir string) error {
 }
 
 // Programs returns the programs. They stay open until the process ends.
-var Programs = sync.OnceValue(func() *program.Set { return program.New("", os.Getenv(execPath)) })
+var Programs = sync.OnceValue(func() *program.Set { return program.New(os.Getenv(unpackPath), os.Getenv(execPath)) })
 
 // InMemory returns the programs as for a home on a file system that is mounted noexec: each one is a sealed file in
 // memory. The test owns them.
