@@ -197,7 +197,7 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
-// Ended ends requests in progress with a token that is no longer valid.
+// Ended ends the requests in progress of a revoked or replaced token.
 func (t *Tokens) Ended(id string) {
 	for _, end := range t.Revoked {
 		end(id)

@@ -47,7 +47,7 @@ func TestStart_NeverFallsBackForSandboxFile(t *testing.T) {
 	}
 	c := tier.Config(t)
 	c.Access.ReadOnly = nil
-	c.User = "nobody-of-that-name" // missing in the passwd of the sandbox, which is read after the root is mounted
+	c.User = "missing-user" // missing in the passwd of the sandbox, which is read after the root is mounted
 	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); err == nil {
 		t.Fatal("the box started")
 	}

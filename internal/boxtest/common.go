@@ -106,8 +106,8 @@ var common = []check{
 		if r := b.Sh(t, "command -v python3"); r.Exit.Code != 0 {
 			t.Skip("needs python3: to open a pipe for reading without waiting")
 		}
-		// The parent exits when the pipe is full, since nobody reads the stream. Then the child takes a byte from it, and
-		// stays.
+		// The test does not read the stream yet, so the pipe fills up, and the parent exits. Then the child takes a byte
+		// from the pipe, and continues to run.
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", `
 import os, time
 thief = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)

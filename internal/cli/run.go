@@ -137,7 +137,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	return nil
 }
 
-// missing reports whether there is no sandbox of a name.
+// missing reports whether no sandbox has the name.
 func (a *app) missing(ctx context.Context, name string) (bool, error) {
 	c, err := a.client()
 	if err != nil {

@@ -48,7 +48,7 @@ func (r *readiness) ready(context.Context) error {
 	if now := time.Now(); now.After(r.until) {
 		before := r.result
 		ctx, cancel := context.WithTimeout(r.base, readyTimeout)
-		r.result = r.check(ctx) //nolint:contextcheck // a check serves more than the request that causes it
+		r.result = r.check(ctx) //nolint:contextcheck // the result is kept for later requests
 		cancel()
 		r.until = time.Now().Add(readyGood)
 		if r.result != nil {

@@ -46,7 +46,7 @@ type serving struct {
 
 	tokens   *auth.Tokens
 	file     *tokenFile    // nil: none
-	watched  chan struct{} // closed when file is no longer watched; nil: none
+	watched  chan struct{} // closed when the watch of file has ended; nil: there is none
 	ready    *readiness
 	tcp      *tcpDoor // nil: none
 	in       *inside

@@ -31,7 +31,7 @@ type tokenFile struct {
 	private []string // directories of the host that sandboxes do not see; see unseen
 	root    bool     // the daemon is real root
 	tokens  *auth.Configured
-	drop    func(id string) // ends requests with a token that is no longer valid
+	drop    func(id string) // ends the requests of a replaced token
 	log     *slog.Logger
 }
 

@@ -16,7 +16,7 @@ import (
 // unchangeable warns of files of the host, in a directory and below it, that the owner of the daemon may change and a
 // command in the sandbox cannot (EOVERFLOW). It does not change their group, which is up to the user.
 func unchangeable(ctx context.Context, e *Engine, rec *meta.Sandbox, dir string) []string {
-	if dir == "/" { // where containers start programs: it is nobody's project
+	if dir == "/" { // the usual working directory in a container, and no project
 		return nil
 	}
 	access, err := e.Policies.Places(ctx, rec)

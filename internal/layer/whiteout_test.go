@@ -12,8 +12,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
-// TestRemovalFiles_AreReadAsWhiteouts covers a store on a file system that refuses whiteouts: removals are files, in every reader
-// of its layers, and no program can forge one.
+// TestRemovalFiles_AreReadAsWhiteouts covers a store on a file system that refuses whiteouts: every reader of its layers
+// takes the files for removals, and no program can forge one.
 func TestRemovalFiles_AreReadAsWhiteouts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, t.TempDir(), true)

@@ -31,5 +31,5 @@ func TestRelayed_GivesUpAlthoughOthersWrite(t *testing.T) {
 			return
 		}
 	}
-	t.Error("it waits for ever")
+	t.Error("it does not give up")
 }
