@@ -22,8 +22,8 @@ type Configured struct {
 }
 
 // Set makes secret the configured token; "" removes the token. It returns the ID of the token that it replaced or
-// removed, whose requests in progress the caller must end, or "". If secret is malformed (Invalid), or if a stored token
-// has its ID (Exists), no token is configured any more. Errors quote nothing of secret.
+// removed, whose requests in progress the caller must end, or "". If secret is malformed (Invalid), or if a stored
+// token has its ID (Exists), no token is configured any more. Errors quote nothing of secret.
 func (c *Configured) Set(ctx context.Context, secret string, now time.Time) (ended string, err error) {
 	before := c.current()
 	if secret != "" && before.Hash == HashOf(secret) {
