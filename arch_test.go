@@ -121,7 +121,9 @@ var packages = map[string][]string{
 	},
 	"internal/box/refusals": {"internal/box/initlink", "internal/box/procs", "internal/fault"},
 	"internal/box/mounts":   {"internal/dirfd", "internal/fault"},
-	"internal/box/relay":    {"internal/box/guest", "internal/box/initlink", "internal/thread"},
+	"internal/box/relay": {
+		"internal/box/guest", "internal/box/initlink", "internal/thread", "internal/unixsock",
+	},
 
 	"internal/box/gvisor": {
 		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",

@@ -182,6 +182,7 @@ type Phase struct {
 const (
 	SelfDir    = "self"              // in the run directory
 	SelfName   = "sock"              // in SelfDir
+	SelfUser   = "user"              // in SelfDir, in tier gvisor: for connections of the sandbox's user
 	SelfAt     = "/run/coppice"      // mount point of SelfDir, read-only
 	SelfSocket = "/run/coppice.sock" // the link
 )

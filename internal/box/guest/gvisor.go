@@ -88,6 +88,15 @@ func leading(p string) (all []string) {
 	return all
 }
 
+// selfOf describes a connection to the sandbox's own socket.
+func selfOf(fd int) initlink.Self {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil || cred.Pid == 0 { // gVisor reports no process if it does not know the peer
+		return initlink.Self{}
+	}
+	return initlink.Self{UID: &cred.Uid}
+}
+
 // listenSelf listens at the sandbox's own socket, and passes connections to the keeper.
 func (d *daemon) listenSelf() error {
 	if err := os.Mkdir(plan.SelfAt, 0o755); err != nil {
@@ -114,7 +123,7 @@ func (d *daemon) listenSelf() error {
 			}
 			raw, err := c.SyscallConn()
 			if err == nil {
-				_ = raw.Control(func(fd uintptr) { err = d.link.Send(initlink.MsgSelf, nil, int(fd)) })
+				_ = raw.Control(func(fd uintptr) { err = d.link.Send(initlink.MsgSelf, selfOf(int(fd)), int(fd)) })
 			}
 			c.Close()
 			if err != nil {

@@ -33,7 +33,7 @@ var said = []struct {
 	{"Counted", MsgCounted, "keeper", Counted{}},
 	{"Clock", MsgClock, "init", nil}, {"Clocked", MsgClocked, "keeper", Clocked{}}, {"Look", MsgLook, "init", Look{}},
 	{"Seen", MsgSeen, "keeper", Seen{}},
-	{"Self", MsgSelf, "keeper", nil}, {"Adopt", MsgAdopt, "keeper", Adopt{}},
+	{"Self", MsgSelf, "keeper", Self{}}, {"Adopt", MsgAdopt, "keeper", Adopt{}},
 	{"Rekey", MsgRekey, "init", Rekey{}}, {"Rekeyed", MsgRekeyed, "keeper", Rekeyed{}},
 	{"Unknown", MsgUnknown, "keeper", Unknown{}},
 }

@@ -7,6 +7,12 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
+// Self describes a connection to the sandbox's own socket. Its descriptor comes with the message.
+type Self struct {
+	// UID is the user that has made the connection, as in the sandbox; nil: unknown, also from an init of an older build.
+	UID *uint32 `json:"uid,omitempty"`
+}
+
 // Adopt is a command that runs on in a resumed box.
 type Adopt struct {
 	Exec string   `json:"exec"`

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // The differences in the keeper if init is a conductor (package gvisor).
@@ -139,11 +141,17 @@ func (k *keeper) serveSelf(m initlink.Message) {
 		c.Close()
 		return
 	}
+	name := plan.SelfName
+	if k.isUser(m) {
+		name = plan.SelfUser
+	}
 	k.own.Go(func() {
 		defer k.selves.Add(-1)
 		defer c.Close()
-		d := net.Dialer{Timeout: 5 * time.Second}
-		to, err := d.Dial("unix", filepath.Join(k.config.RunDir, plan.SelfDir, plan.SelfName))
+		to, err := k.dialSelf(name)
+		if err != nil && name == plan.SelfUser { // an older daemon does not distinguish users
+			to, err = k.dialSelf(plan.SelfName)
+		}
 		if err != nil {
 			return // the daemon does not listen
 		}
@@ -152,8 +160,22 @@ func (k *keeper) serveSelf(m initlink.Message) {
 	})
 }
 
-// splice copies between a and b in both directions until both have ended, or the box has.
-func (k *keeper) splice(a, b net.Conn) {
+// dialSelf connects to a socket of the daemon for the sandbox.
+func (k *keeper) dialSelf(name string) (net.Conn, error) {
+	d := net.Dialer{Timeout: 5 * time.Second}
+	return d.Dial("unix", filepath.Join(k.config.RunDir, plan.SelfDir, name))
+}
+
+// isUser reports whether a process of the sandbox's user has made a connection. An init of an older build does not say
+// who has made it.
+func (k *keeper) isUser(m initlink.Message) bool {
+	var s initlink.Self
+	return m.Decode(&s) == nil && s.UID != nil && *s.UID == k.user.UID
+}
+
+// splice copies between a client and the daemon in both directions until both have ended, the client has closed its
+// connection in both directions, or the box has ended. The caller closes both afterwards.
+func (k *keeper) splice(client, daemon net.Conn) {
 	ends := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {
 		_, _ = io.Copy(to, from)
@@ -162,18 +184,24 @@ func (k *keeper) splice(a, b net.Conn) {
 		}
 		ends <- struct{}{}
 	}
-	go pass(a, b)
-	go pass(b, a)
+	go pass(client, daemon)
+	go func() {
+		pass(daemon, client)
+		// A client that is half-closed still awaits an answer.
+		if c, ok := client.(syscall.Conn); ok && unixsock.AwaitHangup(c) {
+			daemon.Close() // the daemon cancels what nobody awaits
+		}
+	}()
 	for range 2 {
 		select {
 		case <-ends:
 		case <-k.stop:
-			a.Close()
-			b.Close()
+			client.Close()
+			daemon.Close()
 			<-ends
 		case <-k.over:
-			a.Close()
-			b.Close()
+			client.Close()
+			daemon.Close()
 			<-ends
 		}
 	}

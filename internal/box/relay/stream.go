@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // stream connects a local descriptor with one at the other end.
@@ -77,6 +79,11 @@ func (s *stream) pump() {
 		}
 		s.relay.write(frameEnd, s, nil)
 		s.over(&s.sent)
+		// A socket may be half-closed. The outside must also learn that nobody awaits an answer any more.
+		if s.flow == flowBoth && s.relay.inside && unixsock.AwaitHangup(s.file) {
+			s.relay.write(frameCancel, s, nil)
+			s.over(&s.got)
+		}
 		return
 	}
 }
