@@ -129,6 +129,9 @@ type Sandbox struct {
 
 	// set for the fork of a candidate: its tournament; gc removes the fork
 	Tournament string `json:"tournament,omitempty"`
+	// set for a fork in which a trial runs, or a candidate of a tournament in progress: the ID of the sandbox that it was
+	// forked from; the fork is removed at the end of the trial, and when the daemon is started
+	TrialOf string `json:"trial_of,omitempty"`
 
 	Repo *Repo `json:"repo,omitempty"` // the git repository that it works on
 

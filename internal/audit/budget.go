@@ -16,7 +16,8 @@ import (
 // classes, so that no flood of other records hides them.
 type Class int
 
-// Classes. Those of records, and ClassLists, are counted in bytes, the others in snapshots, rewinds and tags.
+// Classes. Those of records, and ClassLists, are counted in bytes, the others in snapshots, rewinds and tags, or in
+// trials.
 const (
 	ClassDecoys   Class = iota // uses of decoys
 	ClassRefusals              // refused system calls
@@ -26,6 +27,7 @@ const (
 	ClassLists                 // lists of programs that one record summarizes
 	ClassInside                // changes of the history requested from inside
 	ClassCaptures              // automatic snapshots
+	ClassTrials                // trials requested from inside
 	classes
 )
 
@@ -33,7 +35,8 @@ func sizes() [classes]int64 {
 	return [classes]int64{ClassDecoys: limit.EvidenceDecoys, ClassRefusals: limit.EvidenceRefusals,
 		ClassDenials: limit.EvidenceDenials,
 		ClassNetwork: limit.EvidenceNetwork, ClassPrograms: limit.EvidencePrograms, ClassLists: limit.EvidenceLists,
-		ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots}
+		ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots,
+		ClassTrials: limit.InsideTrials}
 }
 
 // Budget limits how much a sandbox may add to its audit log and its history; its owner is not limited. The caller
@@ -87,7 +90,8 @@ const envelope = 512
 
 // chargedKinds returns the kinds of records that charge may charge.
 func chargedKinds() []format.Kind {
-	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot}
+	return []format.Kind{format.KindDenial, format.KindLost, format.KindNetwork, format.KindProgram, format.KindSnapshot,
+		format.KindTrial}
 }
 
 // charge returns the class that a record is charged to, and how much; ok is false if the sandbox did not cause the
@@ -123,6 +127,8 @@ func charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 			return ClassCaptures, 1, true
 		}
 		return 0, 0, false
+	case *format.Trial:
+		return ClassTrials, 1, true
 	default:
 		return 0, 0, false
 	}

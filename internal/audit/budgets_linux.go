@@ -34,6 +34,8 @@ type Budgets struct {
 
 // sandboxBudget is the budget of one sandbox.
 type sandboxBudget struct {
+	of timeline.SandboxID // never changed
+
 	mu     sync.Mutex // held while the ledger is read; taken after all other locks but Budgets.mu
 	budget *Budget    // guarded by mu; nil until first used
 }
@@ -50,7 +52,7 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	m.mu.Lock()
 	s := m.sandboxes[id]
 	if s == nil {
-		s = &sandboxBudget{}
+		s = &sandboxBudget{of: id}
 		m.sandboxes[id] = s
 	}
 	m.mu.Unlock()
@@ -59,7 +61,7 @@ func (m *Budgets) Of(ctx context.Context, id timeline.SandboxID) (*Budget, error
 	if s.budget != nil {
 		return s.budget, nil
 	}
-	b, err := m.spentBefore(ctx, id)
+	b, err := m.spentBefore(ctx, s.of)
 	if err != nil {
 		return nil, fault.Wrap(err, "read the record budget of sandbox %s", id)
 	}
@@ -78,13 +80,42 @@ func (m *Budgets) MayChange(ctx context.Context, rec *meta.Sandbox) (changed fun
 		return nil, err
 	}
 	if wait := b.Wait(m.now(), ClassInside); wait > 0 {
-		wait = (wait + time.Second - 1).Truncate(time.Second)
 		return nil, fault.New(fault.Unavailable,
 			"too many requests from inside sandbox %s: %d snapshots, rewinds and tags; the next is allowed in %s", rec.Name,
-			limit.InsideChanges, wait).
+			limit.InsideChanges, upToSecond(wait)).
 			WithHint("commit from outside the sandbox, which is not limited: coppice snapshot create %s", rec.Name)
 	}
 	return func() { b.Spent(m.now(), ClassInside, 1) }, nil
+}
+
+// MayTry charges the budget of a sandbox for a trial that is requested from inside it, or refuses the trial.
+func (m *Budgets) MayTry(ctx context.Context, rec *meta.Sandbox) error {
+	b, err := m.Of(ctx, rec.ID)
+	if err != nil {
+		return err
+	}
+	if !b.Take(m.now(), ClassTrials, 1) {
+		return fault.New(fault.Unavailable, "too many trials from inside sandbox %s: %d; the next is allowed in %s", rec.Name,
+			limit.InsideTrials, upToSecond(b.Wait(m.now(), ClassTrials))).
+			WithHint("run the command in this sandbox, and rewind if it fails")
+	}
+	return nil
+}
+
+// upToSecond rounds up to seconds.
+func upToSecond(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
+
+// Share makes a fork use the budget of its parent, until Forget: what the fork causes is charged to the parent. The
+// fork must not have been used yet.
+func (m *Budgets) Share(fork, parent timeline.SandboxID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sandboxes[parent]
+	if s == nil {
+		s = &sandboxBudget{of: parent}
+		m.sandboxes[parent] = s
+	}
+	m.sandboxes[fork] = s
 }
 
 // Forget drops the budget of a sandbox that was removed.

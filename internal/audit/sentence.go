@@ -95,6 +95,12 @@ func sentence(body format.Body) string {
 		return b.Reason
 	case *format.Tournament:
 		return joined(fmt.Sprintf("%d candidates", len(b.Candidates)), prefixed("won by ", b.Winner))
+	case *format.Trial:
+		how := fmt.Sprintf("exit %d", b.Exit)
+		if b.Ended != "" {
+			how = "ended: " + b.Ended
+		}
+		return joined(b.Command, "in "+b.Fork, how)
 	case *format.Undone:
 		return fmt.Sprintf("record %d: %s", b.Seq, b.Reason)
 	}

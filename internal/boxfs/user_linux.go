@@ -32,6 +32,9 @@ type User struct {
 // nobody is the overflow ID: the kernel reports it in place of an ID that is not mapped (user_namespaces(7)).
 const nobody = 65534
 
+// Outside returns the user's UID as this process sees it; ok is false if it is not mapped.
+func (u User) Outside() (uid uint32, ok bool) { return outside(u.UIDs, u.UID) }
+
 // outside maps an inside ID to the one that this process sees.
 func outside(m []IDMap, id uint32) (uint32, bool) {
 	for _, l := range m {

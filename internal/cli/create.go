@@ -94,7 +94,7 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 	mk.labels.flag(cmd, "label the sandbox, `KEY=VALUE`; repeatable; see \"coppice help ls\"")
 	f.StringVar(&mk.req.Self, "self", "",
 		"operations allowed from inside, at "+wire.SelfSocket+
-			": off, read (default: log, show, diff, mark), rewind (also commit, tag, rewind in place)")
+			": off, read (default: log, show, diff, mark), rewind (also commit, tag, trial, rewind in place)")
 	mk.repo.flags(cmd)
 	mk.policy.flags(cmd)
 	mk.policy.automatic(cmd)

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/inside"
 	"github.com/coppice-dev/coppice/internal/mcpapi"
+	"github.com/coppice-dev/coppice/internal/tty"
 )
 
 const insideLong = `This is a Coppice sandbox. Its root file system has a history: changes become
@@ -39,16 +41,17 @@ func (a *app) socketInside(args []string) string {
 func (a *app) insideRoot(c *inside.Client) *cobra.Command {
 	cmd := a.bare("Use the history of this sandbox", insideLong, `  coppice log
   coppice snapshot create -m "before the upgrade"
+  coppice trial "make test"
   coppice rewind HEAD~1`)
 	a.assemble(cmd,
-		a.insideLog(c), a.insideDiff(c), a.insideRewind(c), a.insideSnapshot(c), a.insideMCP(c))
+		a.insideLog(c), a.insideDiff(c), a.insideRewind(c), a.insideSnapshot(c), a.insideTrial(c), a.insideMCP(c))
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
 		}
 		return &usageError{
 			msg:  fmt.Sprintf("unknown command %q: this is a sandbox, whose own history is accessible", args[0]),
-			hint: "the commands are log, diff, rewind, snapshot and mcp; to use a separate store here, set COPPICE_HOME"}
+			hint: "the commands are log, diff, rewind, snapshot, trial and mcp; to use a separate store here, set COPPICE_HOME"}
 	}
 	return cmd
 }
@@ -77,7 +80,8 @@ func (a *app) insideDiff(c *inside.Client) *cobra.Command {
 	return &cobra.Command{
 		Use: "diff [A [B]] [-- PATH...] [flags]", Short: "Show changes between two states",
 		Long: `Show the paths that differ between snapshot A (default: HEAD) and snapshot B
-(default: the live state): + added, - removed, M modified.`,
+(default: the live state): + added, - removed, M modified. For the contents of an
+old file: coppice trial --at A "cat FILE".`,
 		Example: `  coppice diff
   coppice diff HEAD~1 HEAD -- etc/passwd`,
 		Args: between(0, -1, ""),
@@ -248,13 +252,53 @@ ID; an existing tag is moved.`,
 	}
 }
 
+func (a *app) insideTrial(c *inside.Client) *cobra.Command {
+	var req wire.TrialRequest
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "trial CMD [flags]", Short: "Run a shell command in a temporary fork of this sandbox",
+		Long: `Run a shell command in a fork of this sandbox, print the end of its output, and
+remove the fork. The files of this sandbox do not change, and directories of the
+host are read-only in the fork. The fork has the network rules of this sandbox:
+what the command sends is not undone. No process of this sandbox runs in it.
+
+The trial ends with this command, and when the sandbox is paused, stopped or
+rewound, or its network rules change. A sandbox runs one trial at a time. Exits
+with the exit code of the command; 124 means that it timed out, and 125 that it
+could not be run.`,
+		Example:     `  coppice trial "make clean && make test"`,
+		Args:        between(1, 1, "a shell command"),
+		Annotations: map[string]string{ownCodes: "yes"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return usagef("invalid --timeout %s: must be positive", limit)
+			}
+			req.Cmd, req.TimeoutMS = args[0], limit.Milliseconds()
+			res, err := c.Trial(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if err := a.print(res, func(w io.Writer) error {
+				_, err := fmt.Fprintln(tty.Cleaner(w), strings.TrimRight(res.Tail, "\n"))
+				return err
+			}); err != nil || res.Exit == 0 {
+				return err
+			}
+			return &exitCode{code: res.Exit}
+		},
+	}
+	cmd.Flags().StringVar(&req.At, "at", "", "fork snapshot `REF` instead of the current state")
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "stop the command after `TIME`; default and maximum: 10m")
+	return cmd
+}
+
 func (a *app) insideMCP(c *inside.Client) *cobra.Command {
 	return &cobra.Command{
 		Use: "mcp", Short: "Serve the history of this sandbox as MCP tools",
 		Long: `Serve the Model Context Protocol on stdin and stdout until stdin is closed, for
-an agent in the sandbox: it can inspect the history, take and tag snapshots, and
-rewind the sandbox while its session continues. The tools are head, log,
-branches, show, diff, checkout, commit, mark and tag.
+an agent in the sandbox: it can inspect the history, take and tag snapshots, try
+commands in a fork, and rewind the sandbox while its session continues. The tools
+are head, log, branches, show, diff, checkout, commit, mark, tag and trial.
 
 A typical client configuration:
 

@@ -15,7 +15,7 @@ func (a *app) ls() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ls [flags]", Aliases: []string{"list"}, Short: "List sandboxes", GroupID: groupBox,
 		Long: `List sandboxes. With --quiet, print only names, one per line. Forks of a
-tournament are listed as "until gc".
+tournament are listed as "until gc", and forks in which a trial runs as "trial".
 
 --filter lists those that satisfy a KEY=VALUE:
 
@@ -56,7 +56,10 @@ filters with different keys must all be satisfied.`,
 					if sb.Procs > 0 {
 						state = fmt.Sprintf("%s (%d)", state, sb.Procs)
 					}
-					if sb.Tournament != "" {
+					switch {
+					case sb.TrialOf != "":
+						state += ", trial"
+					case sb.Tournament != "":
 						state += ", until gc"
 					}
 					t.Row(tty.Clean(sb.Name), tty.Clean(state), tty.Clean(sb.Head), tty.Clean(sb.Tier), tty.Clean(sb.Driver),

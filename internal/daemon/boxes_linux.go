@@ -37,7 +37,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	var self *door
 	if c.Tier != plan.TierWorkspace {
 		var err error
-		if self, err = b.lines.openInside(string(c.ID), c.RunDir, c.Self); err != nil { //nolint:contextcheck // connections outlive the call
+		if self, err = b.lines.openInside(string(c.ID), c.RunDir, c.Self, c.Tier); err != nil { //nolint:contextcheck // connections outlive the call
 			return nil, engine.Enforced{}, err
 		}
 	}

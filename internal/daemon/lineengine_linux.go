@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/lineapi"
+	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
 // adapted adapts the engine to the line protocol.
@@ -15,6 +17,13 @@ func (a adapted) derive(purpose string) []byte { return a.store().Derive(purpose
 // Checkout implements lineapi.Engine.
 func (a adapted) Checkout(ctx context.Context, name, ref string, inPlace bool) (wire.MoveResult, error) {
 	return a.backend.Checkout(ctx, name, wire.CheckoutRequest{Node: ref, InPlace: inPlace})
+}
+
+// TrialInside implements lineapi.Trier.
+func (a adapted) TrialInside(
+	ctx context.Context, name string, req wire.TrialRequest, by lineapi.Peer,
+) (wire.Trial, error) {
+	return a.backend.TrialInside(ctx, name, req, tournament.Asker(by))
 }
 
 // swept adapts the engine to the API. It removes the socket of a removed sandbox, and gives new sandboxes the

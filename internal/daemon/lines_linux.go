@@ -48,10 +48,12 @@ type lines struct {
 	work    sync.WaitGroup
 }
 
-// door is one socket.
+// door is one socket, or one with a second name for clients of the sandbox's user.
 type door struct {
 	dir, name string
 	ln        net.Listener
+	peers     lineapi.Peers
+	user      net.Listener // of clients that run as the sandbox's user; nil: the first listener tells their users
 	once      sync.Once
 	closing   chan struct{} // closed by shut
 	gone      chan struct{} // closed when all connections have ended
@@ -63,12 +65,25 @@ func newDoor(dir, name string, ln net.Listener) *door {
 
 // shut closes all connections. The socket file is kept.
 func (d *door) shut() {
-	d.once.Do(func() { close(d.closing); d.ln.Close() })
+	d.once.Do(func() { close(d.closing); d.stopListening() })
 	<-d.gone
 }
 
+// stopListening closes the listeners. It may be called again.
+func (d *door) stopListening() {
+	d.ln.Close()
+	if d.user != nil {
+		d.user.Close()
+	}
+}
+
 // remove removes the socket file.
-func (d *door) remove() { _ = os.Remove(filepath.Join(d.dir, d.name)) } // it may have been removed with its sandbox
+func (d *door) remove() {
+	_ = os.Remove(filepath.Join(d.dir, d.name)) // it may have been removed with its sandbox
+	if d.user != nil {
+		_ = os.Remove(filepath.Join(d.dir, plan.SelfUser)) // likewise
+	}
+}
 
 // lineEngine is the engine for the line protocol.
 type lineEngine interface {
@@ -185,7 +200,7 @@ func (l *lines) CloseSocket(ctx context.Context, name string) error {
 
 // openInside opens the socket for a box that is about to start, or one that survived a daemon; nil if its policy has
 // none. shutInside closes it.
-func (l *lines) openInside(id, runDir, self string) (*door, error) {
+func (l *lines) openInside(id, runDir, self, tier string) (*door, error) {
 	level, ok := levels[self]
 	if !ok {
 		return nil, nil
@@ -204,10 +219,18 @@ func (l *lines) openInside(id, runDir, self string) (*door, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "create the socket %s/%s", dir, plan.SelfName)
 	}
+	next := newDoor(dir, plan.SelfName, ln)
+	if tier == plan.TierGvisor { // there all clients connect through the keeper, which tells the user by the name
+		next.peers = lineapi.PeersUnknown
+		if next.user, err = unixsock.Listen(dir, plan.SelfUser, 0o600); err != nil {
+			ln.Close()
+			return nil, fault.Wrap(err, "create the socket %s/%s", dir, plan.SelfUser)
+		}
+	}
 	if before := l.inside[id]; before != nil && !l.closed {
 		l.work.Go(before.shut)
 	}
-	d := l.open(newDoor(dir, plan.SelfName, ln), lineapi.Options{Sandbox: id, Level: level, Guard: l.guard})
+	d := l.open(next, lineapi.Options{Sandbox: id, Level: level, Guard: l.guard})
 	l.inside[id] = d
 	return d, nil
 }
@@ -242,13 +265,13 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 		opt.Base = audit.FromInside(opt.Base)
 	}
 	if l.closed {
-		d.ln.Close()
+		d.stopListening()
 		close(d.gone)
 		return d
 	}
 	l.work.Go(func() {
 		defer close(d.gone)
-		defer d.ln.Close()
+		defer d.stopListening()
 		select { // boxes may start before the engine is set
 		case <-l.ready:
 		case <-d.closing:
@@ -259,13 +282,26 @@ func (l *lines) open(d *door, opt lineapi.Options) *door {
 		opt.Engine, opt.Key = l.eng, l.eng.derive("spawned "+opt.Sandbox)
 		srv := lineapi.New(opt)
 		defer srv.Close()
-		unhook := context.AfterFunc(l.base, func() { d.ln.Close() })
+		unhook := context.AfterFunc(l.base, d.stopListening)
 		defer unhook()
-		if err := srv.Serve(d.ln); err != nil {
-			l.log.Error("stopped serving a socket", "sandbox", opt.Sandbox, "err", err)
+		if d.user != nil {
+			served := make(chan struct{})
+			defer func() { d.stopListening(); <-served }()
+			go func() {
+				defer close(served)
+				l.serveAt(srv, d.user, lineapi.PeersUser, opt.Sandbox)
+			}()
 		}
+		l.serveAt(srv, d.ln, d.peers, opt.Sandbox)
 	})
 	return d
+}
+
+// serveAt serves one listener of a door.
+func (l *lines) serveAt(srv *lineapi.Server, ln net.Listener, peers lineapi.Peers, sandbox string) {
+	if err := srv.Serve(ln, peers); err != nil {
+		l.log.Error("stopped serving a socket", "sandbox", sandbox, "err", err)
+	}
 }
 
 // restore reopens the sockets of the previous daemon: outside, those that were not closed, and inside, those of
@@ -311,7 +347,7 @@ func (l *lines) restoreInside(runDir string) error {
 	if err != nil || started {
 		return errors.Join(err, b.Close())
 	}
-	d, err := l.openInside(id, runDir, sb.Self)
+	d, err := l.openInside(id, runDir, sb.Self, sb.Tier)
 	if err != nil || d == nil {
 		return errors.Join(err, b.Close())
 	}

@@ -143,7 +143,7 @@ func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 	sock := filepath.Join(run, plan.SelfDir, plan.SelfName)
 
 	// A client may connect before the engine is set.
-	d, err := l.openInside(boxID, run, wire.SelfRead)
+	d, err := l.openInside(boxID, run, wire.SelfRead, plan.TierProcess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 	// A box that starts while the previous one exits keeps its socket.
 	gone, gone2 := make(chan struct{}), make(chan struct{})
 	l.until(boxID, d, gone)
-	d2, err := l.openInside(boxID, run, wire.SelfRead)
+	d2, err := l.openInside(boxID, run, wire.SelfRead, plan.TierProcess)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestInsideSocket_ServesItsSandbox(t *testing.T) {
 		t.Errorf("%v, busy %v", err, l.busy())
 	}
 	for _, self := range []string{wire.SelfOff, ""} {
-		if d, err := l.openInside(boxID, run, self); d != nil || err != nil {
+		if d, err := l.openInside(boxID, run, self, plan.TierProcess); d != nil || err != nil {
 			t.Errorf("%q: %v, %v", self, d, err)
 		}
 	}

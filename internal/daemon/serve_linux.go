@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
 // backend is the engine, with the methods that the daemon needs besides the API's.
@@ -45,6 +46,8 @@ type backend interface {
 	// Identify returns ID and name of a sandbox, by either.
 	Identify(ctx context.Context, nameOrID string) (id, name string, err error)
 	httpapi.Answers
+	// TrialInside runs a command in a temporary fork at the request of a process of the sandbox.
+	TrialInside(ctx context.Context, name string, req wire.TrialRequest, who tournament.Asker) (wire.Trial, error)
 	// Busy reports whether a sandbox is live or background work is in progress; then an idle daemon does not exit. It
 	// is called about once a second.
 	Busy() bool

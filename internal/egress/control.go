@@ -110,8 +110,10 @@ type Config struct {
 	Go func(func(context.Context))
 	// Caller returns the name of the caller of an operation, for the ledger; "" if it has none.
 	Caller func(context.Context) string
-	Now    func() time.Time
-	Log    *slog.Logger
+	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox; see package tournament.
+	EndTrial func(id timeline.SandboxID, why string)
+	Now      func() time.Time
+	Log      *slog.Logger
 }
 
 // Control is the egress control of all sandboxes of a home. New creates one. All methods are safe for concurrent use.

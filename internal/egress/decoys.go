@@ -216,6 +216,42 @@ func (c *Control) halts(id timeline.SandboxID, since time.Time) (why string, at 
 	return "", at
 }
 
+// ShareDecoys gives a fork that was not started yet the decoys of its parent, so that the parent's gate recognizes the
+// tokens that the fork has read.
+func (c *Control) ShareDecoys(fork, parent *meta.Sandbox) error {
+	if !c.HasDecoys(parent.ID) {
+		return nil
+	}
+	all, err := c.readDecoys(parent)
+	if err != nil {
+		return err
+	}
+	if err := vfs.MkdirAll(c.config.FS, c.config.Sandboxes.Dir(fork.ID)); err != nil {
+		return fault.Wrap(err, "create the directory of sandbox %s", fork.Name)
+	}
+	return c.writeDecoys(fork, all)
+}
+
+// Attribute notes for a sandbox that its fork has touched decoys, as if the sandbox had touched them. killed reports
+// whether the processes of the fork were killed for it.
+func (c *Control) Attribute(to, fork timeline.SandboxID) (killed bool, err error) {
+	if !c.HasDecoys(fork) {
+		return false, nil
+	}
+	evs, err := journal.Read(c.config.Sandboxes.Journal(fork), journal.Query{Kinds: []string{wire.NetDecoy}})
+	if err != nil {
+		return false, fault.Wrap(err, "read what the processes of a fork have touched")
+	}
+	for _, ev := range evs {
+		ev.Reason += "; in the fork of a trial, " + string(fork)
+		if err := c.NoteEvent(to, ev); err != nil {
+			return false, err
+		}
+		killed = killed || ev.Verdict == wire.VerdictStop
+	}
+	return killed, nil
+}
+
 // Halted reports whether a sandbox was stopped since a time because it touched a decoy.
 func (c *Control) Halted(rec *meta.Sandbox, since time.Time) bool {
 	why, _ := c.halts(rec.ID, since)

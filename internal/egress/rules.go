@@ -246,6 +246,7 @@ func (c *Control) putInForce(
 	if err := record(next); err != nil {
 		return false, err
 	}
+	c.config.EndTrial(rec.ID, "got other rules") // the fork has the rules of before
 	b := s.Box()
 	if b == nil {
 		return false, nil

@@ -21,7 +21,7 @@ func newEgress(e *Engine) *egress.Control {
 		Sandboxes: core, Recorder: e.Book, Records: e.DB, Policies: e.Policies, Cleaners: e.cleaners, Feed: e.Feed,
 		FS: e.FS, Homes: e.Homes, Rand: e.Rand, Now: e.Now, Log: e.Logger,
 		Caller: func(ctx context.Context) string { return e.Caller(ctx) },
-		Go:     inBackground(e),
+		Go:     inBackground(e), EndTrial: e.Tournaments.EndTrial,
 	})
 }
 

@@ -17,7 +17,8 @@ import (
 func newRestorer(e *Engine) *restore.Restorer {
 	return restore.New(restore.Config{
 		Sandboxes: restoreCore{e}, Records: e.DB, Recorder: e.Book, Images: e.Images, Cleaners: e.cleaners, Feed: e.Feed,
-		Rand: e.Rand, Now: e.Now, Log: e.Logger,
+		EndTrial: func(id timeline.SandboxID, why string) { e.Tournaments.EndTrial(id, why) }, // which is made later
+		Rand:     e.Rand, Now: e.Now, Log: e.Logger,
 	})
 }
 

@@ -64,9 +64,13 @@ func (c upkeepCore) Idle(ctx context.Context, rec *meta.Sandbox) bool {
 	return c.e.wire(ctx, rec).Procs == 0
 }
 
-// Remove removes a sandbox without force.
+// Remove removes a sandbox, with its processes only if it is the fork of a trial that has ended.
 func (c upkeepCore) Remove(ctx context.Context, id timeline.SandboxID) error {
-	return c.e.removeOne(ctx, string(id), false)
+	rec, err := c.e.DB.Sandbox(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	return c.e.removeOne(ctx, string(id), rec.Trial != nil)
 }
 
 // Nodes describes the snapshots of a history for clients.

@@ -69,6 +69,7 @@ func (e *Engine) removeOne(
 			return nil
 		}
 	}
+	e.Tournaments.EndTrial(rec.ID, "was removed")
 	e.Commands.Halt(s.Held)
 	box := e.liveBox(s)
 	if box != nil {

@@ -458,6 +458,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err == nil {
 		err = e.settleRewinds(ctx)
 	}
+	if err == nil {
+		err = recovery{e}.dropTrials(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "recover %s", c.Home), e.Close()) //nolint:contextcheck // closing goes on when ctx has ended
 	}

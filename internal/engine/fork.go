@@ -4,8 +4,10 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/label"
@@ -13,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
 // maxForks is how many sandboxes one fork request may make.
@@ -21,14 +24,14 @@ const maxForks = 10_000
 // Fork makes sandboxes that share every layer with the sandbox. Without a reference it captures the present first. It
 // makes all of them or none.
 func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (wire.ForkResult, error) {
-	res, _, err := e.fork(ctx, name, req, "")
+	res, _, err := e.fork(ctx, name, req, nil)
 	return res, err
 }
 
-// fork is Fork for the candidates of a tournament; "" means none. It also returns the snapshot that the forks start
+// fork is Fork for a purpose of package tournament; nil means none. It also returns the snapshot that the forks start
 // from.
 func (e *Engine) fork(
-	ctx context.Context, name string, req wire.ForkRequest, tournament string,
+	ctx context.Context, name string, req wire.ForkRequest, p *tournament.Purpose,
 ) (res wire.ForkResult, at timeline.SnapshotID, err error) {
 	n := max(req.N, len(req.Names))
 	if n == 0 {
@@ -55,7 +58,9 @@ func (e *Engine) fork(
 	}
 	had := parent.Tier
 	parent.Quarantine = nil
-	parent.Timed = nil
+	if p == nil || !p.Trial { // a trial has the rules of its sandbox, and no others
+		parent.Timed = nil
+	}
 	if parent.Labels, err = label.Change(parent.Labels, req.Labels, nil); err != nil {
 		return res, at, err
 	}
@@ -101,8 +106,8 @@ func (e *Engine) fork(
 		rec.From = parent.Name + "@" + string(at)
 		rec.Halted = nil
 		rec.Expires = nil // the expiry was asked for the parent only
-		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting, rec.Tournament = nil, nil, "", nil, false,
-			false, tournament
+		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting = nil, nil, "", nil, false, false
+		e.devote(ctx, &rec, parent.ID, p)
 		if firsts[i], err = e.first(ctx, &rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
 			return res, at, err
 		}
@@ -132,6 +137,29 @@ func (e *Engine) fork(
 	return res, at, nil
 }
 
+// devote sets what the record of a fork says about its purpose, if it has one.
+func (e *Engine) devote(ctx context.Context, rec *meta.Sandbox, of timeline.SandboxID, p *tournament.Purpose) {
+	rec.Tournament, rec.Trial = "", nil
+	if p == nil {
+		return
+	}
+	rec.Tournament, rec.Trial = p.Tag, &meta.Trial{Of: of, Inside: audit.Inside(ctx)}
+	if !p.Trial {
+		return
+	}
+	rec.Labels, rec.Self = nil, wire.SelfOff // so trials are not nested
+	if rec.Trial.Inside {
+		e.budgets.Share(rec.ID, of)
+	}
+	if p.Limit > 0 {
+		at := e.Now().UTC().Add(p.Limit + trialGrace).Truncate(time.Millisecond)
+		rec.Expires = &at
+	}
+}
+
+// trialGrace is the time after its limit at which a trial's fork expires if it was not removed.
+const trialGrace = time.Minute
+
 // forkPoint finds the snapshot that forks start from, and with req.Memory the memory of its processes.
 func (e *Engine) forkPoint(
 	ctx context.Context, name string, req wire.ForkRequest,
@@ -152,7 +180,14 @@ func (e *Engine) forkPoint(
 		return rec, "", nil, err
 	}
 	defer s.unlock(e)
+	changed, err := e.budgets.MayChange(ctx, &rec)
+	if err != nil {
+		return rec, "", nil, err
+	}
 	t, err := e.capture(ctx, s, &rec, note{cause: timeline.CauseAuto, message: "before a fork", memory: req.Memory})
+	if t.changed {
+		changed()
+	}
 	return rec, rec.Head, t.memory, err
 }
 

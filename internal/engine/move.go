@@ -158,6 +158,7 @@ func (e *Engine) move(
 		begun = true
 		err := m.carryOut(ctx)
 		if rec.Head == m.to {
+			e.Tournaments.EndTrial(rec.ID, "was rewound")
 			after, err = err, nil
 		}
 		return err

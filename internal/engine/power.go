@@ -62,6 +62,7 @@ func (e *Engine) stopIf(ctx context.Context, name string, still func(*meta.Sandb
 	if !still(&rec) {
 		return res, nil
 	}
+	e.Tournaments.EndTrial(rec.ID, "was stopped")
 	if b := e.liveBox(s); b != nil {
 		if res.Stopped, err = procsInTime(ctx, b); err != nil {
 			e.Logger.Warn("could not count the processes of a sandbox before stopping it", "err", err)

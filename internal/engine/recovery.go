@@ -189,6 +189,51 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 	e.Commands.TakeUp(ctx, commandHeld{e.Engine, s}, rec, b, a.execs)
 }
 
+// dropTrials removes the forks of trials, and of tournaments in progress, of an earlier daemon that was killed, with
+// their processes: nobody awaits their results. It waits until they are removed, but at most limit.RecoverSeconds, since
+// their files may be many. One that could not be removed is tried again.
+func (e recovery) dropTrials(ctx context.Context) error {
+	recs, err := e.DB.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	var removing errgroup.Group
+	removing.SetLimit(limit.Removals)
+	for i := range recs {
+		if rec := &recs[i]; rec.Trial != nil {
+			removing.Go(func() error { e.dropTrial(rec); return nil })
+		}
+	}
+	done := make(chan struct{})
+	e.bg.Go(func() error { defer close(done); return removing.Wait() })
+	select {
+	case <-done:
+	case <-time.After(limit.RecoverSeconds * time.Second):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// dropTrial removes one fork, however long that takes.
+func (e recovery) dropTrial(rec *meta.Sandbox) {
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		err := e.removeOne(e.bgCtx, string(rec.ID), true)
+		if err == nil || fault.Is(err, fault.NotFound) {
+			e.Logger.Info("removed the fork of a trial that the previous daemon had not ended", "sandbox", rec.Name)
+			return
+		}
+		if e.bgCtx.Err() == nil {
+			e.Logger.Error("could not remove the fork of an interrupted trial; will try again", "sandbox", rec.Name, "err", err)
+		}
+		select {
+		case <-e.bgCtx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
 // settleDoubt asks a keeper again that did not answer earlier. A sandbox that may be live is left alone, since its
 // files would change under its processes.
 func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) error {

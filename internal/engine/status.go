@@ -59,6 +59,9 @@ func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 		Repo: gitwork.WireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}
+	if rec.Trial != nil {
+		w.TrialOf = string(rec.Trial.Of)
+	}
 	seen := e.seen(rec.ID)
 	if seen.box != nil {
 		w.State, w.Paused, w.Procs = stateOf(ctx, seen.box)
@@ -158,7 +161,10 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 			"files of the host have changed since this sandbox was created; the files that it has not changed show them as "+
 				"they are now")
 	}
-	if rec.Tournament != "" {
+	switch {
+	case rec.Trial != nil:
+		res.Notices = append(res.Notices, "a trial of sandbox "+string(rec.Trial.Of)+" runs in this fork, which is then removed")
+	case rec.Tournament != "":
 		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
 			", which coppice system gc removes; to keep its files, fork it: coppice fork "+rec.Name)
 	}

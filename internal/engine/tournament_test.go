@@ -49,6 +49,9 @@ func (b *fakeBox) shell(req wire.ExecRequest) (io.ReadWriteCloser, error) {
 				return &hanging{box: b, closed: make(chan struct{})}, nil
 			}
 			x.Exit = wire.Exit{Code: 124, TimedOut: true}
+		case "wait": // until the box stops
+			b.hanging.Add(1)
+			return &hanging{box: b, closed: make(chan struct{})}, nil
 		case "exit":
 			_, _ = fmt.Sscan(w[1], &x.Code) // the tests pass a number
 		default:
@@ -303,14 +306,19 @@ func TestTournament_CancelLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestGC_RemovesForksOfDeadTournament checks that gc removes the forks of a killed daemon when no process runs in
+// TestGC_RemovesForksOfDeadTournament checks that gc removes the forks of a complete tournament when no process runs in
 // them.
 func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
-	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: []string{"a-t0-1", "a-t0-2"}}, "a-t0")
+	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: []string{"a-t0-1", "a-t0-2"}}, &tournament.Purpose{Tag: "a-t0"})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, sb := range res.Sandboxes {
+		if err := (tournamentCore{h.Engine}).Keep(ctx, timeline.SandboxID(sb.ID)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	go func() {
 		// Exits with its box.

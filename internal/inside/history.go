@@ -83,3 +83,11 @@ func (c *Client) SetTag(ctx context.Context, req wire.TagRequest) (wire.TagResul
 		wire.TagRequest
 	}{operation{"tag"}, req})
 }
+
+// Trial runs a command in a temporary fork, which ends with ctx.
+func (c *Client) Trial(ctx context.Context, req wire.TrialRequest) (wire.Trial, error) {
+	return call[wire.Trial](ctx, c, struct {
+		operation
+		wire.TrialRequest
+	}{operation{"trial"}, req})
+}

@@ -68,6 +68,10 @@ func TestClient_SendsOperations(t *testing.T) {
 			_, err := c.SetTag(ctx, wire.TagRequest{Name: "good", Ref: "HEAD"})
 			return err
 		},
+		`{"op":"trial","cmd":"make","at":"x","timeout_ms":5}`: func() error {
+			_, err := c.Trial(ctx, wire.TrialRequest{Cmd: "make", At: "x", TimeoutMS: 5})
+			return err
+		},
 	} {
 		if err := send(); err != nil {
 			t.Errorf("%s: %v", want, err)

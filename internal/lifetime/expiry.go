@@ -118,7 +118,7 @@ func (l *Lifetimes) Expire(ctx context.Context, id timeline.SandboxID) error {
 		return err
 	}
 	tagged, ok := newestTagged(&h)
-	if !ok {
+	if !ok || rec.Trial != nil { // nothing of a trial is kept
 		l.config.Log.Info("a sandbox has expired", "sandbox", rec.Name)
 		return l.config.Ender.Remove(ctx, id, l.expired)
 	}

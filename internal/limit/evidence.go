@@ -24,6 +24,9 @@ const (
 	// AutoSnapshots that of automatic snapshots.
 	InsideChanges = 1000
 	AutoSnapshots = 10_000
+	// InsideTrials is the maximum number of trials requested inside within EvidenceRefill. Each leaves a short ledger of
+	// its fork.
+	InsideTrials = 240
 	// LostInterval is the time between records of lost network events, and ProgramsInterval the time between records of
 	// programs, once some were omitted.
 	LostInterval     = lostSeconds * time.Second
@@ -73,6 +76,8 @@ func evidence() area {
 			"programs are counted and not listed, and a `lost` record says so", program},
 		{"budget for snapshots, rewinds and tags requested inside", InsideChanges, "changes",
 			"`unavailable`, with the time to wait", budgets + "TestMark_RefusesBeyondTheBudget"},
+		{"budget for trials requested inside", InsideTrials, "trials", "`unavailable`, with the time to wait",
+			"internal/engine/inside_test.go TestTrialInside_ChargesItsSandbox"},
 		{"budget for automatic snapshots of a sandbox", AutoSnapshots, "snapshots", "they are delayed",
 			budgets + "TestAutomaticCapture_WaitsForBudget"},
 		{"interval between `lost` records of the network, unless a command ends", lostSeconds, "seconds",

@@ -1,5 +1,7 @@
 package limit
 
+import "time"
+
 // The bounds on the socket inside a sandbox, which untrusted programs use. The socket outside, of the same protocol,
 // has the same bounds as any other request.
 const (
@@ -23,6 +25,11 @@ const (
 	LineTurns = 2
 	// LineConnections is the maximum number of connections of one sandbox.
 	LineConnections = 32
+	// InsideTrialsAtOnce is the maximum number of concurrent trials of all sandboxes; a sandbox has one at a time.
+	// InsideTrialTime is the time limit of a trial.
+	InsideTrialsAtOnce = 8
+	InsideTrialTime    = insideTrialMinutes * time.Minute
+	insideTrialMinutes = 10
 )
 
 const lineTest = "internal/lineapi/lineapi_test.go "
@@ -50,6 +57,11 @@ func line() area {
 			"internal/lineapi/bounds_test.go TestGuest_LimitsConcurrentRequests"},
 		{"connections of one sandbox", LineConnections, "connections", "`unavailable`",
 			lineTest + "TestHostileClient_IsBounded"},
-		{"a message, also of a mark", LineText, "bytes", "`invalid`", lineTest + "TestHostileClient_IsBounded"},
+		{"a message, also of a mark, and the command of a trial", LineText, "bytes", "`invalid`",
+			lineTest + "TestHostileClient_IsBounded"},
+		{"trials of all sandboxes at a time; a sandbox has one", InsideTrialsAtOnce, "trials", "`unavailable`",
+			"internal/engine/inside_test.go TestTrialInside_IsRefusedBeyondTheLimit"},
+		{"time of a trial", insideTrialMinutes, "minutes", "the command is killed, and its exit code is 124",
+			"internal/engine/inside_test.go TestTrialInside_HasALimit"},
 	}}
 }

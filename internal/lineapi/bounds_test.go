@@ -253,3 +253,22 @@ func (r remembering) Snapshots(context.Context, string) (wire.LogResult, error) 
 func (r remembering) ShowSome(context.Context, string, string, int) (wire.ShowResult, error) {
 	return wire.ShowResult{Snapshot: r.head()}, nil
 }
+
+// TestTrial_TellsItsClient checks that a trial from inside names its client, ends with it, and tells no paths of the
+// host.
+func TestTrial_TellsItsClient(t *testing.T) {
+	t.Parallel()
+	f := full{newFake()}
+	_, inside := serve(t, Options{Engine: f, Level: Rewind, Guard: NewGuard()})
+	inside().want(`{"op":"trial","cmd":"who"}`, `"tail":"false true"`)
+	if got := inside().ask(`{"op":"trial","cmd":"full"}`); strings.Contains(got, "home") ||
+		!strings.Contains(got, `"kind":"internal"`) {
+		t.Error(got)
+	}
+	inside().want(`{"op":"trial","cmd":"`+strings.Repeat("x", limit.LineText+1)+`"}`, `"kind":"invalid"`)
+	first := inside()
+	first.send(`{"op":"trial","cmd":"hold"}` + "\n")
+	<-f.hold
+	first.Close()
+	<-f.kept
+}

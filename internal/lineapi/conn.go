@@ -19,11 +19,12 @@ type conn struct {
 	net   net.Conn
 	lines *lines
 	long  bool // the connection holds a place in Guard.long
+	peers Peers
 }
 
 // converse serves a connection until the client disconnects.
-func (s *Server) converse(nc net.Conn) {
-	c := &conn{Server: s, net: nc, lines: newLines(nc, s.limit)}
+func (s *Server) converse(nc net.Conn, peers Peers) {
+	c := &conn{Server: s, net: nc, lines: newLines(nc, s.limit), peers: peers}
 	if s.opt.Guard != nil {
 		c.lines.long = c.beginLong
 	}

@@ -3,7 +3,9 @@ package lineapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -194,6 +196,33 @@ func (f full) Mark(_ context.Context, _ string, q wire.MarkRequest) (wire.Commit
 		return wire.CommitResult{}, fault.New(fault.Invalid, "unknown mark phase %q", q.Phase)
 	}
 	return wire.CommitResult{Node: tip.ID, Head: tip.ID}, nil
+}
+
+func (f full) Trial(ctx context.Context, _ string, q wire.TrialRequest) (wire.Trial, error) {
+	if q.Cmd == "hold" {
+		f.hold <- struct{}{}
+		<-ctx.Done()
+		close(f.kept)
+		return wire.Trial{}, context.Cause(ctx)
+	}
+	return wire.Trial{Cmd: q.Cmd, Exit: 2, TimeMS: q.TimeoutMS, Tail: "no rule to make target"}, known(or(q.At, "HEAD"))
+}
+
+func (f full) TrialInside(ctx context.Context, name string, q wire.TrialRequest, by Peer) (wire.Trial, error) {
+	switch {
+	case q.Cmd == "who":
+		return wire.Trial{Tail: fmt.Sprint(by.User, by.UID != nil && *by.UID == uint32(os.Getuid()))}, nil
+	case q.Cmd == "full":
+		return wire.Trial{}, fault.New(fault.NoSpace, "no space left").WithHint("make room on the file system of /home")
+	}
+	return f.Trial(ctx, name, q)
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
 }
 
 func (f full) Tournament(

@@ -20,3 +20,20 @@ func hungUp(c syscall.Conn) bool {
 	})
 	return gone || err != nil
 }
+
+// peerUID returns the user of the process that made a connection, as this process sees it; nil if it is unknown.
+func peerUID(c syscall.Conn) (uid *uint32) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	err = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			uid = &cred.Uid
+		}
+	})
+	if err != nil {
+		return nil
+	}
+	return uid
+}

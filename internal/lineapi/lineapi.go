@@ -4,8 +4,8 @@
 //
 // Requests of one connection are carried out in order; connections are independent. Every answer ends in a line with
 // "ok":true, or with "error" and an optional "hint"; "kind" is to branch on. Only exec has lines before that one. A
-// request that was read is carried out even if the client has disconnected; a tournament, a show and a diff are
-// cancelled with their client. A truncated list has "truncated":true: inside a sandbox the limit is much lower
+// request that was read is carried out even if the client has disconnected; a tournament, a trial, a show and a diff
+// are cancelled with their client. A truncated list has "truncated":true: inside a sandbox the limit is much lower
 // than outside.
 //
 //	op               in                    out                            least
@@ -24,6 +24,9 @@
 //	commit           message               node, head, changed, paths,    Rewind
 //	                                       bytes
 //	checkout, fork   node, in_place        head, from, kept, ...          Rewind
+//	trial            cmd, at (the          exit, time_ms, timed_out,      Rewind
+//	                 present),             tail
+//	                 timeout_ms
 //	exec             cmd                   stdout, stderr, dropped ...,   Owner
 //	                                       exit, node, head
 //	spawn            cmd                   pid, log                       Owner
@@ -78,7 +81,7 @@ type Level int
 // The levels.
 const (
 	Read   Level = iota + 1 // read the history, and set messages
-	Rewind                  // rewind in place, and commit
+	Rewind                  // rewind in place, commit, and try commands in forks
 	Owner                   // everything
 )
 
@@ -147,8 +150,18 @@ func New(opt Options) *Server {
 	return s
 }
 
-// Serve accepts connections until the listener or the server is closed.
-func (s *Server) Serve(ln net.Listener) error {
+// Peers says what a listener tells about the users of its clients.
+type Peers int
+
+// What listeners tell.
+const (
+	PeersHere    Peers = iota // they are processes of this host, and the socket tells their user
+	PeersUser                 // they run as the sandbox's user
+	PeersUnknown              // they connect through another process
+)
+
+// Serve accepts connections until the listener or the server is closed. It may be called for several listeners.
+func (s *Server) Serve(ln net.Listener, peers Peers) error {
 	for {
 		conn, err := ln.Accept()
 		switch {
@@ -163,7 +176,7 @@ func (s *Server) Serve(ln net.Listener) error {
 		full, ok := s.begin(conn)
 		switch {
 		case ok:
-			s.work.Go(func() { s.converse(conn) })
+			s.work.Go(func() { s.converse(conn, peers) })
 		case full:
 			s.refuse(conn)
 		default:

@@ -53,7 +53,7 @@ func serve(t testing.TB, opt Options) (s *Server, dial func() *peer) {
 		s.limit = min(s.limit, 4<<20) // reading a longer one takes a minute
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ln) }()
+	go func() { done <- s.Serve(ln, PeersHere) }()
 	t.Cleanup(func() {
 		ln.Close()
 		s.Close()

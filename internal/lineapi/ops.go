@@ -33,6 +33,7 @@ var ops = map[string]op{
 	"commit":     {least: Rewind, snapshot: true, run: request((*conn).commit)},
 	"checkout":   {least: Rewind, snapshot: true, run: request((*conn).checkout)},
 	"fork":       {least: Rewind, snapshot: true, run: request((*conn).checkout)},
+	"trial":      {least: Rewind, snapshot: true, run: request((*conn).trial)},
 	"exec":       {least: Owner, run: request((*conn).exec)},
 	"spawn":      {least: Owner, run: request((*conn).spawn)},
 	"ps":         {least: Owner, run: request((*conn).ps)},

@@ -2,6 +2,7 @@ package lineapi
 
 import (
 	"context"
+	"syscall"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -16,6 +17,19 @@ type Marker interface {
 type Tournamenter interface {
 	Tournament(ctx context.Context, name string, req wire.TournamentRequest,
 		progress func(wire.Progress)) (wire.TournamentResult, error)
+}
+
+// Trier is an Engine that can run a command in a temporary fork.
+type Trier interface {
+	Trial(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error)
+	// TrialInside is Trial at the request of a process of the sandbox.
+	TrialInside(ctx context.Context, name string, req wire.TrialRequest, by Peer) (wire.Trial, error)
+}
+
+// Peer is a client.
+type Peer struct {
+	UID  *uint32 // its user, as this process sees it; nil: unknown
+	User bool    // it runs as the sandbox's user
 }
 
 // Lacking returns the error for an operation that the engine does not support.
@@ -52,4 +66,42 @@ func (c *conn) tournament(q wire.TournamentRequest) (any, error) {
 	res, err := t.Tournament(ctx, c.opt.Sandbox, q, func(wire.Progress) {})
 	res.Branches = notNil(res.Branches)
 	return res, err
+}
+
+// trial runs a command in a fork. It ends with its client.
+func (c *conn) trial(q wire.TrialRequest) (any, error) {
+	t, ok := c.opt.Engine.(Trier)
+	switch {
+	case !ok:
+		return nil, Lacking("trial")
+	case q.Cmd == "":
+		return nil, missingField("trial", "cmd", "a shell command")
+	}
+	if err := c.text("command", q.Cmd); err != nil {
+		return nil, err
+	}
+	ctx, stop := c.whileThere()
+	defer stop()
+	if c.opt.Guard == nil {
+		return t.Trial(ctx, c.opt.Sandbox, q)
+	}
+	res, err := t.TrialInside(ctx, c.opt.Sandbox, q, c.peer())
+	switch fault.KindOf(err) {
+	case fault.NoSpace, fault.ReadOnly, fault.Corrupt, fault.Version: // their texts name paths of the host
+		err = &fault.Error{Kind: fault.Internal, Message: "try a command", Err: err}
+	}
+	return res, err
+}
+
+// peer identifies the client.
+func (c *conn) peer() Peer {
+	switch c.peers {
+	case PeersUser:
+		return Peer{User: true}
+	case PeersHere:
+		if sc, ok := c.net.(syscall.Conn); ok {
+			return Peer{UID: peerUID(sc)}
+		}
+	}
+	return Peer{}
 }

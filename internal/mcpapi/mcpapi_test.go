@@ -38,7 +38,7 @@ func TestTools_MatchDocumentation(t *testing.T) {
 		},
 		"inside": {
 			mcpapi.Options{Self: inside.New("/nonexistent")}, "../../docs/mcp-tools-inside.json",
-			"branches checkout commit diff head log mark show tag",
+			"branches checkout commit diff head log mark show tag trial",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

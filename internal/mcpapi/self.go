@@ -30,6 +30,8 @@ type Self interface {
 	History
 	Mark(ctx context.Context, req wire.MarkRequest) (wire.CommitResult, error)
 	SetTag(ctx context.Context, req wire.TagRequest) (wire.TagResult, error)
+	// Trial runs a command in a temporary fork.
+	Trial(ctx context.Context, req wire.TrialRequest) (wire.Trial, error)
 }
 
 // patcher is a History that can also show contents. A Self cannot: the daemon reads files that are hidden from the
@@ -86,6 +88,8 @@ and /dev.
 - When something went wrong, rewind with "checkout". It restores the whole file system in
   place, with installed programs; this session and all processes continue. The
   state before is captured first, so that nothing is lost.
+- To try a command without changing the files of this sandbox, use "trial": it runs in a
+  fork that is removed. What the command does over the network remains.
 - A snapshot is named by its id, a prefix of it, a tag, HEAD, HEAD~2, or @{5m}
   (five minutes ago).
 
@@ -127,6 +131,20 @@ type tagOut struct {
 	Node string `json:"node" jsonschema:"the snapshot that it names"`
 }
 
+type trialIn struct {
+	at
+	Cmd       string `json:"cmd" jsonschema:"a shell command, up to 4096 bytes"`
+	Node      string `json:"node,omitempty" jsonschema:"the snapshot to fork; default: the current state, which is captured first"`
+	TimeoutMS int64  `json:"timeout_ms,omitempty" jsonschema:"timeout in milliseconds; default and maximum: 600000"`
+}
+
+type trialOut struct {
+	Exit     int    `json:"exit" jsonschema:"exit code; 124 timeout, 125 if the command could not be run"`
+	TimedOut bool   `json:"timed_out" jsonschema:"it timed out"`
+	TimeMS   int64  `json:"time_ms" jsonschema:"duration in milliseconds, with the start of the fork"`
+	Tail     string `json:"tail" jsonschema:"the end of its output"`
+}
+
 // addSelf registers the tools for a process in the sandbox.
 func (s *server) addSelf(m *mcp.Server) {
 	s.addHistory(m)
@@ -140,6 +158,11 @@ func (s *server) addSelf(m *mcp.Server) {
 		about: "Take a snapshot of the current state with a message, or give the automatic snapshots of a phase one."}, mark)
 	add(s, m, tool{name: "tag", title: "Name a snapshot", repeats: true,
 		about: "Give a snapshot a name. A tagged snapshot is kept when old automatic snapshots are deleted."}, tag)
+	add(s, m, tool{name: "trial", title: "Try a command in a fork", open: true,
+		about: "Run a shell command in a fork of this sandbox, which is removed afterwards, and report its exit code and " +
+			"the end of its output. The files of this sandbox do not change, and processes of this sandbox do not exist in " +
+			"the fork. What the command sends over the network, as far as the rules of this sandbox permit, is not undone."},
+		trial)
 }
 
 func selfDiff(ctx context.Context, c *call, in selfDiffIn) (selfDiffOut, string, error) {
@@ -166,4 +189,25 @@ func tag(ctx context.Context, c *call, in tagIn) (tagOut, string, error) {
 	}
 	res, err := c.self.SetTag(ctx, wire.TagRequest{Name: in.Name, Ref: or(in.Node, "HEAD")})
 	return tagOut(res), fmt.Sprintf("tag %s names snapshot %s", line(res.Name), res.Node), err
+}
+
+func trial(ctx context.Context, c *call, in trialIn) (trialOut, string, error) {
+	if in.Cmd == "" {
+		return trialOut{}, "", fault.New(fault.Invalid, "trial requires %q", "cmd").
+			WithHint("send a shell command as \"cmd\"")
+	}
+	res, err := c.self.Trial(ctx, wire.TrialRequest{Cmd: in.Cmd, At: in.Node, TimeoutMS: in.TimeoutMS})
+	if err != nil {
+		return trialOut{}, "", err
+	}
+	out := trialOut{Exit: res.Exit, TimedOut: res.TimedOut, TimeMS: res.TimeMS}
+	out.Tail, _ = lastVisible(res.Tail, maxTail)
+	text := fmt.Sprintf("exit %d after %.1f s, in a fork that was removed", res.Exit, float64(res.TimeMS)/1000)
+	if res.TimedOut {
+		text += "\nthe command timed out"
+	}
+	if out.Tail != "" {
+		text += "\n--- end of its output\n" + out.Tail + "\n---"
+	}
+	return out, text, nil
 }

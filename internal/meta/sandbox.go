@@ -90,10 +90,19 @@ type Config struct {
 	// time of inactivity after which its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
 	Tournament string `json:"tournament,omitempty"` // tournament whose candidate's fork this is; removed by gc
+	// set while a trial or an unfinished tournament uses this fork; nil: none does
+	Trial *Trial `json:"trial,omitempty"`
 	// why its gate passes nothing; nil: not quarantined
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// repository of the host that it works on; nil: none
 	Repo *Repo `json:"repo,omitempty"`
+}
+
+// Trial marks a fork that lives only as long as a trial, or a tournament in progress. The daemon that made it removes it
+// at the end; a daemon that starts removes all that are left, with their processes.
+type Trial struct {
+	Of     timeline.SandboxID `json:"of"`               // the sandbox that it was forked from
+	Inside bool               `json:"inside,omitempty"` // a process of that sandbox asked for it
 }
 
 // Repo is a git repository that a sandbox works on. Commits are full names.

@@ -93,6 +93,11 @@ func accessOf(p policy.Policy, rec *meta.Sandbox, homes []string) (rootspec.Acce
 		return a, err
 	}
 	a.Ignored = ignoring(rec)
+	if rec.Trial != nil && rec.Trial.Inside { // it must have no effect outside of its fork
+		for i := range a.Mounts {
+			a.Mounts[i].Write = false
+		}
+	}
 	return a, a.Validate()
 }
 

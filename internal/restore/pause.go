@@ -76,6 +76,9 @@ func (r *Restorer) setPaused(ctx context.Context, s Held, rec *meta.Sandbox, pau
 	}
 	book := r.config.Recorder
 	err := book.Do(ctx, book.Drafts(ctx, rec, audit.ByDaemon(&format.Pause{Event: word})...), do)
+	if err == nil && paused {
+		r.config.EndTrial(rec.ID, "was paused")
+	}
 	if err == nil {
 		r.config.Feed.Emit(events.About(rec, word))
 	}

@@ -116,8 +116,10 @@ type Config struct {
 	Images    *images.Images
 	Cleaners  *audit.Cleaners // redact the texts of records
 	Feed      *events.Bus     // receives the events
-	Rand      io.Reader
-	Now       func() time.Time
+	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox; see package tournament.
+	EndTrial func(id timeline.SandboxID, why string)
+	Rand     io.Reader
+	Now      func() time.Time
 	Log       *slog.Logger
 }
 

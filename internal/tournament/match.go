@@ -30,6 +30,8 @@ type match struct {
 	began time.Time
 	limit time.Duration // for all commands together; 0: none
 	told  []string      // output of the commands
+	// untold is set if messages of this host are not part of told: they may name paths and forks.
+	untold bool
 }
 
 // hold runs the candidate, then the test, and then the score if the test passed. It returns an error only if ctx
@@ -94,10 +96,7 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 			return x, out, context.Cause(ctx)
 		}
 		if err != nil {
-			x.Message = err.Error()
-			if hint := fault.HintOf(err); hint != "" {
-				x.Message += "\nhint: " + hint
-			}
+			x.Message = m.failure(err)
 		}
 		if x.Head == "" { // the command was not captured
 			x.Code = ExitNotRun
@@ -106,12 +105,30 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 	if x.TimedOut && x.Limit == "" {
 		x.Message = fmt.Sprintf("timed out after %s", m.limit)
 	}
+	if m.untold && x.Limit != "" {
+		x.Message = "the command reached the limit of the sandbox: " + x.Limit
+	} else if m.untold && !x.TimedOut && x.Code != ExitNotRun {
+		x.Message = ""
+	}
 	for _, s := range []string{strings.TrimRight(out.All(), "\n"), x.Message} {
 		if s != "" {
 			m.told = append(m.told, s)
 		}
 	}
 	return x, out, nil
+}
+
+// failure returns what is told about a command that could not be run, or whose changes could not be captured.
+func (m *match) failure(err error) string {
+	if m.untold {
+		m.t.config.Log.Warn("the command of a trial could not be run", "sandbox", m.fork.Name, "err", err)
+		return "the command could not be run: internal error; see the daemon's log"
+	}
+	text := err.Error()
+	if hint := fault.HintOf(err); hint != "" {
+		text += "\nhint: " + hint
+	}
+	return text
 }
 
 // stopRest stops processes that the candidate left running: only its files are kept.

@@ -39,7 +39,7 @@ func (t *Tournaments) Tournament(
 	if err != nil {
 		return res, err
 	}
-	tag, forks, at, err := t.makeForks(ctx, &rec, req)
+	tag, forks, at, err := t.makeForks(ctx, &rec, req, Purpose{})
 	if err != nil {
 		return res, err
 	}
@@ -68,6 +68,7 @@ func (t *Tournaments) Tournament(
 		return res, err
 	}
 	cleanup.Release() // the tournament is complete
+	t.keep(ctx, forks)
 	ev := events.About(&rec, wire.EventTournament)
 	ev.Snapshot, ev.Message, ev.Detail = res.WinnerNode, res.Winner, tag
 	t.config.Feed.Emit(ev)
@@ -125,10 +126,21 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	return out, nil
 }
 
-// makeForks creates the forks of a new tournament, called box-t3f2a-1 and so on. gc ignores them until the caller calls
+// keep clears the marks of the forks of a complete tournament.
+func (t *Tournaments) keep(ctx context.Context, forks []wire.Sandbox) {
+	for _, f := range forks {
+		err := t.config.Operations.Keep(context.WithoutCancel(ctx), timeline.SandboxID(f.ID))
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			t.config.Log.Warn("the fork of a tournament will be removed when the daemon is started again", "sandbox", f.Name,
+				"err", err)
+		}
+	}
+}
+
+// makeForks creates the forks of a new tournament or trial, called box-t3f2a-1 and so on. gc ignores them until the caller calls
 // finish.
 func (t *Tournaments) makeForks(
-	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest,
+	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, p Purpose,
 ) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
 	n := len(req.Candidates)
 	room := timeline.MaxName - len("-t3f2a-"+strconv.Itoa(n))
@@ -141,11 +153,12 @@ func (t *Tournaments) makeForks(
 		if !t.begin(tag) {
 			continue
 		}
+		p.Tag = tag
 		f := wire.ForkRequest{At: req.Base, N: n, Policy: req.Policy}
 		for i := range n {
 			f.Names = append(f.Names, tag+"-"+strconv.Itoa(i+1))
 		}
-		res, at, err := t.config.Operations.Fork(ctx, rec.ID, f, tag)
+		res, at, err := t.config.Operations.Fork(ctx, rec.ID, f, p)
 		if err == nil {
 			return tag, res.Sandboxes, at, nil
 		}

@@ -21,11 +21,13 @@ import (
 
 // Operations are the operations on sandboxes that Tournaments needs. Each acquires its own locks.
 type Operations interface {
-	// Fork creates forks of a sandbox, whose records have the tournament tag, and returns the snapshot that they
-	// start from. Exists: a name is taken.
+	// Fork creates forks of a sandbox for a purpose, which their records name, and returns the snapshot that they start
+	// from. They are marked: a daemon that starts removes them. Exists: a name is taken.
 	Fork(
-		ctx context.Context, of timeline.SandboxID, req wire.ForkRequest, tag string,
+		ctx context.Context, of timeline.SandboxID, req wire.ForkRequest, p Purpose,
 	) (res wire.ForkResult, at timeline.SnapshotID, err error)
+	// Keep clears the mark of a fork, which is then an ordinary sandbox with the tag of its tournament.
+	Keep(ctx context.Context, id timeline.SandboxID) error
 	// Exec runs a command in a sandbox; its frames go to stream.
 	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	// Halt stops all processes of a sandbox. It does nothing if the sandbox cannot be acquired.
@@ -41,10 +43,21 @@ type Operations interface {
 	Weigh(ctx context.Context, id string, from, to timeline.SnapshotID) (paths int, bytes int64, err error)
 }
 
+// Purpose says what forks are made for.
+type Purpose struct {
+	Tag string // of the tournament or trial
+	// Trial is set for a trial: its fork has neither the labels of the sandbox nor a socket inside, and the same temporary
+	// network rules.
+	Trial bool
+	Limit time.Duration // of a trial: its fork expires soon after; 0: none
+}
+
 // Config configures New. All fields are required.
 type Config struct {
 	DB         *meta.DB
 	Operations Operations
+	Guests     Guests
+	Budgets    *audit.Budgets
 	Book       *audit.Book
 	Cleaners   *audit.Cleaners
 	Feed       *events.Bus
@@ -59,13 +72,14 @@ type Tournaments struct {
 	trials chan struct{} // holds one value for each running trial
 
 	mu      sync.Mutex
-	playing map[string]bool // tags in progress; guarded by mu
+	playing map[string]bool               // tags in progress; guarded by mu
+	guests  map[timeline.SandboxID]*guest // trials that sandboxes asked for, by sandbox; guarded by mu
 }
 
 // New returns a Tournaments with nothing in progress.
 func New(c Config) *Tournaments {
 	return &Tournaments{
-		config: c, playing: map[string]bool{},
+		config: c, playing: map[string]bool{}, guests: map[timeline.SandboxID]*guest{},
 		trials: make(chan struct{}, jobs(0, MaxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
 	}
 }

@@ -37,16 +37,17 @@ func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.Trial
 	case t.trials <- struct{}{}:
 		defer func() { <-t.trials }()
 	case <-ctx.Done():
-		return res, context.Cause(ctx)
+		return res, fault.New(fault.Cancelled, "the test of sandbox %s was interrupted before it began", rec.Name).
+			Because(context.Cause(ctx))
 	}
 	one := wire.TournamentRequest{Base: req.At, Candidates: make([]wire.Candidate, 1)}
-	tag, forks, at, err := t.makeForks(ctx, rec, one)
+	limit := time.Duration(req.TimeoutMS) * time.Millisecond
+	tag, forks, at, err := t.makeForks(ctx, rec, one, Purpose{Trial: true, Limit: limit})
 	if err != nil {
 		return res, err
 	}
 	defer t.finish(tag)
 	defer func() { err = errors.Join(err, t.scratch(context.WithoutCancel(ctx), forks)) }()
-	limit := time.Duration(req.TimeoutMS) * time.Millisecond
 	m := match{t: t, base: at, fork: forks[0], began: t.config.Now(), limit: limit}
 	x, _, err := m.run(ctx, req.Cmd, "test: "+req.Cmd)
 	if ctx.Err() != nil {

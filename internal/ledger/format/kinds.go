@@ -32,6 +32,7 @@ const (
 	KindStart      Kind = "start"
 	KindStop       Kind = "stop"
 	KindTournament Kind = "tournament"
+	KindTrial      Kind = "trial"
 	KindUndone     Kind = "undone"
 )
 
@@ -40,7 +41,7 @@ func Kinds() []Kind {
 	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit,
 		KindFork, KindGrant, KindKey,
 		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindRekey,
-		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
+		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindTrial, KindUndone}
 }
 
 // Body is the content of a record. Each kind has its own type, a pointer to a struct of this package. Fields
@@ -104,6 +105,8 @@ func newBody(k Kind) Body {
 		return new(Stop)
 	case KindTournament:
 		return new(Tournament)
+	case KindTrial:
+		return new(Trial)
 	case KindUndone:
 		return new(Undone)
 	}
@@ -387,6 +390,15 @@ type Candidate struct {
 	Score   string `json:"score,omitempty" jsonschema:"Score, as its test printed it"`
 }
 
+// Trial records that a process inside had a command run in a temporary fork of the sandbox.
+type Trial struct {
+	Command  string `json:"command" jsonschema:"Shell command, cleaned; empty if the daemon was killed"`
+	Ended    string `json:"ended,omitempty" jsonschema:"Reason why the trial was ended early; absent if the command exited or timed out"`
+	Exit     int64  `json:"exit" jsonschema:"Exit code of the command: 124 if it timed out, 125 if it could not be run or the trial was ended early"`
+	Fork     string `json:"fork" jsonschema:"ID of the fork, which has records of its own"`
+	Snapshot string `json:"snapshot,omitempty" jsonschema:"Snapshot that the fork started from"`
+}
+
 // Undone records that an event of an earlier record did not happen, or was reverted.
 type Undone struct {
 	Reason string `json:"reason" jsonschema:"Reason"`
@@ -473,6 +485,9 @@ func (*Stop) Kind() Kind { return KindStop }
 
 // Kind implements Body.
 func (*Tournament) Kind() Kind { return KindTournament }
+
+// Kind implements Body.
+func (*Trial) Kind() Kind { return KindTrial }
 
 // Kind implements Body.
 func (*Undone) Kind() Kind { return KindUndone }
