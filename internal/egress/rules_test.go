@@ -137,6 +137,7 @@ func newFake(t *testing.T) (*Control, *fakeCore) {
 		Sandboxes: f, Records: f, Recorder: f, Feed: events.NewBus(time.Now, f), FS: vfs.OS(), Now: time.Now, Log: log,
 		Policies: policies.New(policies.Config{Records: f, Now: time.Now, Log: log}),
 		Cleaners: audit.NewCleaners(audit.CleanersConfig{Ledger: book, Logger: log}),
+		EndTrial: func(timeline.SandboxID, string) { f.step("end trial") },
 		Caller:   func(context.Context) string { return "" },
 	}), f
 }
@@ -149,12 +150,12 @@ func TestAllow_RecordsBeforeEnforcing(t *testing.T) {
 		ledger, keeper error
 		want           []string
 	}{
-		"done": {want: []string{"lock", "ledger", "journal", "record: new", "keeper: new", "unlock"}},
+		"done": {want: []string{"lock", "ledger", "journal", "record: new", "end trial", "keeper: new", "unlock"}},
 		"the ledger is full": {ledger: failed,
 			want: []string{"lock", "ledger", "unlock"}},
 		"the keeper does not take it": {keeper: failed,
-			want: []string{"lock", "ledger", "journal", "record: new", "keeper: new", "keeper: old", "record: old",
-				"ledger: undone", "journal", "unlock"}},
+			want: []string{"lock", "ledger", "journal", "record: new", "end trial", "keeper: new", "keeper: old",
+				"record: old", "ledger: undone", "journal", "unlock"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			control, core := newFake(t)

@@ -107,7 +107,7 @@ func (e *Engine) fork(
 		rec.Halted = nil
 		rec.Expires = nil // the expiry was asked for the parent only
 		rec.Enforced, rec.Redo, rec.Mark, rec.Run, rec.Again, rec.Starting = nil, nil, "", nil, false, false
-		e.devote(ctx, &rec, parent.ID, p)
+		devote(ctx, e, &rec, parent.ID, p)
 		if firsts[i], err = e.first(ctx, &rec, at, timeline.CauseFork, "fork of "+parent.Name); err != nil {
 			return res, at, err
 		}
@@ -138,7 +138,7 @@ func (e *Engine) fork(
 }
 
 // devote sets what the record of a fork says about its purpose, if it has one.
-func (e *Engine) devote(ctx context.Context, rec *meta.Sandbox, of timeline.SandboxID, p *tournament.Purpose) {
+func devote(ctx context.Context, e *Engine, rec *meta.Sandbox, of timeline.SandboxID, p *tournament.Purpose) {
 	rec.Tournament, rec.Trial = "", nil
 	if p == nil {
 		return

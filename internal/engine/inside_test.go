@@ -175,6 +175,7 @@ func TestTrialInside_EndsWithItsSandbox(t *testing.T) {
 		}
 		cancel()
 	}
+	h.run("a", "write", "base", "again")
 	w := h.waits(ctx, "a")
 	if _, err := h.Remove(ctx, []string{"a"}, true); err != nil {
 		t.Fatal(err)
@@ -409,6 +410,10 @@ func TestRecovery_RemovesForksOfTrials(t *testing.T) {
 		default:
 			t.Errorf("fork %d: its processes run", i)
 		}
+	}
+	list := h.told(h.id("a"), format.KindTrial)
+	if len(list) != 1 || list[0].Body.(*format.Trial).Fork != string(forks[0]) {
+		t.Errorf("recorded: %+v", list)
 	}
 	if names := h.marked(); len(names) != 1 || names[0] != "kept" {
 		t.Errorf("left: %q", names)

@@ -12,12 +12,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
 // recovery is the phase of Open that takes over from an earlier daemon. First, home makes the files and records of
@@ -217,6 +220,10 @@ func (e recovery) dropTrials(ctx context.Context) error {
 
 // dropTrial removes one fork, however long that takes.
 func (e recovery) dropTrial(rec *meta.Sandbox) {
+	if parent, err := e.DB.Sandbox(e.bgCtx, string(rec.Trial.Of)); err == nil && rec.Trial.Inside {
+		e.Book.Note(e.bgCtx, &parent, audit.Statement{By: format.BySandbox, Body: &format.Trial{
+			Ended: "the daemon was killed", Exit: tournament.ExitNotRun, Fork: string(rec.ID)}})
+	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := e.removeOne(e.bgCtx, string(rec.ID), true)
 		if err == nil || fault.Is(err, fault.NotFound) {

@@ -54,26 +54,29 @@ func (t *Tournaments) EndTrial(id timeline.SandboxID, why string) {
 	}
 }
 
-// enter registers a trial of a sandbox until leave is called. It never waits.
-func (t *Tournaments) enter(ctx context.Context, rec *meta.Sandbox) (_ context.Context, leave func(), err error) {
+// enter registers a trial of a sandbox until leave is called, and returns its context. It never waits.
+func (t *Tournaments) enter(ctx context.Context, rec *meta.Sandbox) (context.Context, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.guests[rec.ID] != nil {
-		return nil, nil, fault.New(fault.Unavailable, "another trial of sandbox %s is running", rec.Name).
+		return nil, fault.New(fault.Unavailable, "another trial of sandbox %s is running", rec.Name).
 			WithHint("wait for its result; a sandbox runs one trial at a time")
 	}
 	if len(t.guests) >= limit.InsideTrialsAtOnce {
-		return nil, nil, fault.New(fault.Unavailable, "too many trials are running: %d", len(t.guests)).
+		return nil, fault.New(fault.Unavailable, "too many trials are running: %d", len(t.guests)).
 			WithHint("try again in ten seconds, or run the command in this sandbox and rewind if it fails")
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	t.guests[rec.ID] = &guest{end}
-	return ctx, func() {
-		end(nil)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.guests, rec.ID)
-	}, nil
+	return ctx, nil
+}
+
+// leave ends the registration of the trial of a sandbox.
+func (t *Tournaments) leave(id timeline.SandboxID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.guests[id].end(nil)
+	delete(t.guests, id)
 }
 
 // TrialInside is Trial for a process of the sandbox, which nobody trusts: see docs/design/commands.md. The answer has no
@@ -100,18 +103,20 @@ func (t *Tournaments) TrialInside(
 		return res, err
 	}
 	caller := ctx
-	ctx, leave, err := t.enter(ctx, &rec)
+	ctx, err = t.enter(ctx, &rec)
 	if err != nil {
 		return res, err
 	}
-	defer leave()
+	defer t.leave(rec.ID)
 	res, err = t.tryInside(ctx, &rec, req, who)
-	if why := context.Cause(ctx); why != nil && caller.Err() == nil {
-		return wire.Trial{}, fault.New(fault.Cancelled, "the trial was ended: %s; its fork was removed", why)
-	} else if why != nil {
-		return wire.Trial{}, fault.New(fault.Cancelled, "the trial was ended with its client").Because(why)
+	switch why := context.Cause(ctx); {
+	case err == nil || why == nil || fault.Is(err, fault.Denied):
+		return res, err
+	case caller.Err() != nil:
+		return res, fault.New(fault.Cancelled, "the trial was ended with its client").Because(why)
+	default:
+		return res, fault.New(fault.Cancelled, "the trial was ended: %s; its fork was removed", why)
 	}
-	return res, err
 }
 
 // tryInside is TrialInside for a registered request.
@@ -151,6 +156,7 @@ func (t *Tournaments) tryInside(
 		if ended = context.Cause(ctx).Error(); !errors.As(context.Cause(ctx), new(*endedError)) {
 			ended = "its client disconnected"
 		}
+		err = context.Cause(ctx)
 	}
 	if ended != "" {
 		x.Code = ExitNotRun

@@ -395,7 +395,7 @@ type Trial struct {
 	Command  string `json:"command" jsonschema:"Shell command, cleaned; empty if the daemon was killed"`
 	Ended    string `json:"ended,omitempty" jsonschema:"Reason why the trial was ended early; absent if the command exited or timed out"`
 	Exit     int64  `json:"exit" jsonschema:"Exit code of the command: 124 if it timed out, 125 if it could not be run or the trial was ended early"`
-	Fork     string `json:"fork" jsonschema:"ID of the fork, which has records of its own"`
+	Fork     string `json:"fork" jsonschema:"ID of the fork, whose records have this ID"`
 	Snapshot string `json:"snapshot,omitempty" jsonschema:"Snapshot that the fork started from"`
 }
 
