@@ -61,7 +61,7 @@ var selves = []check{
 			x.Close()
 		}
 	}},
-	{"the daemon can identify connections of the sandbox's user", []string{plan.TierGvisor}, func(t *testing.T, tier Tier) {
+	{"the daemon can identify clients of the sandbox's user", []string{plan.TierGvisor}, func(t *testing.T, tier Tier) {
 		b, conns := tier.startSelf(t)
 		for uid, want := range map[string]string{"": plan.SelfUser, "65534": plan.SelfName} {
 			if uid != "" && !b.Config.Caller.Root {

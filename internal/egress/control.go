@@ -110,7 +110,8 @@ type Config struct {
 	Go func(func(context.Context))
 	// Caller returns the name of the caller of an operation, for the ledger; "" if it has none.
 	Caller func(context.Context) string
-	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox; see package tournament.
+	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox: see package
+	// tournament.
 	EndTrial func(id timeline.SandboxID, why string)
 	Now      func() time.Time
 	Log      *slog.Logger

@@ -18,7 +18,8 @@ import (
 // tournamentConfig returns the configuration of the Tournaments of an engine that has its Book.
 func tournamentConfig(e *Engine) tournament.Config {
 	return tournament.Config{
-		DB: e.DB, Operations: tournamentCore{e}, Guests: guestCore{e}, Budgets: e.budgets, Book: e.Book, Cleaners: e.cleaners, Feed: e.Feed, Rand: e.Rand,
+		DB: e.DB, Operations: tournamentCore{e}, Guests: guestCore{e}, Budgets: e.budgets,
+		Book: e.Book, Cleaners: e.cleaners, Feed: e.Feed, Rand: e.Rand,
 		Now: e.Now, Log: e.Logger,
 	}
 }

@@ -143,8 +143,11 @@ func TestTrialInside_EndsWithItsSandbox(t *testing.T) {
 	h.gated("a", "one.example")
 	h.run("a", "write", "base", "base")
 	for why, do := range map[string]func() error{
-		"was paused":   func() error { _, err := h.Pause(ctx, "a"); return err },
-		"got other":    func() error { _, err := h.Allow(ctx, "a", wire.AllowRequest{Deny: []string{"x.example"}}); return err },
+		"was paused": func() error { _, err := h.Pause(ctx, "a"); return err },
+		"got other": func() error {
+			_, err := h.Allow(ctx, "a", wire.AllowRequest{Deny: []string{"x.example"}})
+			return err
+		},
 		"was rewound":  func() error { _, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD~1"}); return err },
 		"was stopped":  func() error { _, err := h.Stop(ctx, "a"); return err },
 		"disconnected": nil,
@@ -372,8 +375,8 @@ func (h *home) rec(name string) meta.Sandbox {
 	return rec
 }
 
-// TestRecovery_RemovesForksOfTrials covers a daemon that was killed during a trial from inside, a test and a tournament:
-// the next one removes the forks with their processes, and no others.
+// TestRecovery_RemovesForksOfTrials covers a daemon that was killed during a trial from inside and a tournament: the
+// next one removes the forks with their processes, and no others.
 func TestRecovery_RemovesForksOfTrials(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

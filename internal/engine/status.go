@@ -163,7 +163,8 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 	}
 	switch {
 	case rec.Trial != nil:
-		res.Notices = append(res.Notices, "a trial of sandbox "+string(rec.Trial.Of)+" runs in this fork, which is then removed")
+		res.Notices = append(res.Notices,
+			"a trial of sandbox "+string(rec.Trial.Of)+" runs in this fork, which is then removed")
 	case rec.Tournament != "":
 		res.Notices = append(res.Notices, "this is the fork of a candidate of tournament "+rec.Tournament+
 			", which coppice system gc removes; to keep its files, fork it: coppice fork "+rec.Name)

@@ -311,7 +311,8 @@ func TestTournament_CancelLeavesNothing(t *testing.T) {
 func TestGC_RemovesForksOfDeadTournament(t *testing.T) {
 	h := newHome(t)
 	h.onDir("a")
-	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: []string{"a-t0-1", "a-t0-2"}}, &tournament.Purpose{Tag: "a-t0"})
+	names := []string{"a-t0-1", "a-t0-2"}
+	res, _, err := h.fork(ctx, "a", wire.ForkRequest{Names: names}, &tournament.Purpose{Tag: "a-t0"})
 	if err != nil {
 		t.Fatal(err)
 	}

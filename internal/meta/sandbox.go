@@ -98,8 +98,8 @@ type Config struct {
 	Repo *Repo `json:"repo,omitempty"`
 }
 
-// Trial marks a fork that lives only as long as a trial, or a tournament in progress. The daemon that made it removes it
-// at the end; a daemon that starts removes all that are left, with their processes.
+// Trial marks a fork that lives only as long as a trial, or a tournament in progress. The daemon that made it removes
+// it at the end; a daemon that starts removes all that are left, with their processes.
 type Trial struct {
 	Of     timeline.SandboxID `json:"of"`               // the sandbox that it was forked from
 	Inside bool               `json:"inside,omitempty"` // a process of that sandbox asked for it

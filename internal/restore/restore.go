@@ -116,7 +116,8 @@ type Config struct {
 	Images    *images.Images
 	Cleaners  *audit.Cleaners // redact the texts of records
 	Feed      *events.Bus     // receives the events
-	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox; see package tournament.
+	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox: see package
+	// tournament.
 	EndTrial func(id timeline.SandboxID, why string)
 	Rand     io.Reader
 	Now      func() time.Time

@@ -137,8 +137,8 @@ func (t *Tournaments) keep(ctx context.Context, forks []wire.Sandbox) {
 	}
 }
 
-// makeForks creates the forks of a new tournament or trial, called box-t3f2a-1 and so on. gc ignores them until the caller calls
-// finish.
+// makeForks creates the forks of a new tournament or trial, called box-t3f2a-1 and so on. gc ignores them until the
+// caller calls finish.
 func (t *Tournaments) makeForks(
 	ctx context.Context, rec *meta.Sandbox, req wire.TournamentRequest, p Purpose,
 ) (tag string, forks []wire.Sandbox, at timeline.SnapshotID, err error) {
