@@ -24,7 +24,18 @@ import (
 func (h *home) asks(ctx context.Context, name string, req wire.TrialRequest) (wire.Trial, error) {
 	h.t.Helper()
 	uid := uint32(os.Getuid())
-	return h.TrialInside(audit.FromInside(ctx), string(h.id(name)), req, tournament.Asker{UID: &uid})
+	rec, err := h.DB.Sandbox(ctx, name)
+	if err != nil {
+		h.t.Error(err)
+	}
+	return h.TrialInside(audit.FromInside(ctx), string(rec.ID), req, tournament.Asker{UID: &uid})
+}
+
+// boxOf returns the box of a sandbox; nil if it was never started.
+func (h *home) boxOf(id timeline.SandboxID) *fakeBox {
+	h.boxes.mu.Lock()
+	defer h.boxes.mu.Unlock()
+	return h.boxes.boxes[h.runDir(id)]
 }
 
 // askedTrial is a trial that is waiting.
@@ -48,7 +59,7 @@ func (h *home) waits(ctx context.Context, name string) (a askedTrial) {
 			h.t.Fatal(err)
 		}
 		for _, r := range recs {
-			if b := h.boxNow(r.Name); r.Trial != nil && b != nil && b.hanging.Load() > 0 {
+			if b := h.boxOf(r.ID); r.Trial != nil && b != nil && b.hanging.Load() > 0 {
 				a.fork = r
 				return a
 			}

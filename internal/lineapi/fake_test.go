@@ -209,10 +209,10 @@ func (f full) Trial(ctx context.Context, _ string, q wire.TrialRequest) (wire.Tr
 }
 
 func (f full) TrialInside(ctx context.Context, name string, q wire.TrialRequest, by Peer) (wire.Trial, error) {
-	switch {
-	case q.Cmd == "who":
+	switch q.Cmd {
+	case "who":
 		return wire.Trial{Tail: fmt.Sprint(by.User, by.UID != nil && *by.UID == uint32(os.Getuid()))}, nil
-	case q.Cmd == "full":
+	case "full":
 		return wire.Trial{}, fault.New(fault.NoSpace, "no space left").WithHint("make room on the file system of /home")
 	}
 	return f.Trial(ctx, name, q)
