@@ -121,7 +121,7 @@ type Config struct {
 	EndTrial func(id timeline.SandboxID, why string)
 	Rand     io.Reader
 	Now      func() time.Time
-	Log       *slog.Logger
+	Log      *slog.Logger
 }
 
 // Restorer pauses and resumes the processes of the sandboxes of a home. New makes one. All methods are safe
