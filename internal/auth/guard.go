@@ -48,7 +48,7 @@ type Limits struct {
 	BodyIdle    time.Duration // between two parts of a body; 60 s
 	KeepAlive   time.Duration // between two requests; 120 s
 	Token       Rate          // requests with one token; 2000 a second, 4000 at once
-	Open        Rate          // requests without a token from one address, on open paths; 50, 100
+	Open        Rate          // requests without a token from one address, on open paths but health checks; 50, 100
 	Failed      Rate          // wrong or missing tokens from one address; 1 in 3 s, 20
 }
 
@@ -252,6 +252,11 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// isProbe reports whether a path is that of a health check. Their answers are known without work, so they cost no more
+// than a refusal, and are not limited: otherwise strangers behind the address of a prober, such as a load balancer's,
+// could make the daemon look dead.
+func isProbe(p string) bool { return p == "/healthz" || p == "/readyz" }
+
 // isOpen reports whether a path needs no token. Such paths have no data, except the terminals of /v1/attach/, which
 // have their own tokens. A handler of an open path gets the zero principal.
 func isOpen(p string) bool {
@@ -389,7 +394,7 @@ func bearer(r *http.Request) (secret string, shown bool) {
 
 // pass serves a request.
 func (g *Guard) pass(w http.ResponseWriter, r *http.Request, p Principal) {
-	if p.Scope < Read {
+	if p.Scope < Read && !isProbe(r.URL.Path) {
 		if wait := g.open.take(g.remote(r), g.opt.Now()); wait > 0 {
 			g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many requests from this address").
 				WithHint("wait for the number of seconds in the Retry-After header"))
