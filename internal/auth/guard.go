@@ -32,6 +32,8 @@ type Options struct {
 	BehindProxy bool
 	// Hosts are additional names of the listener, besides those of SiteOf.
 	Hosts []string
+	// PreviewDomain is the parent domain of previews besides localhost; "" is none.
+	PreviewDomain string
 	// Preview serves the hosts of previews and checks their links. A request with a valid token has its principal,
 	// others have none. nil disables previews.
 	Preview http.Handler
@@ -224,7 +226,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts) {
+	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts, g.opt.PreviewDomain) {
 	case Foreign:
 		g.refuse(w, r, http.StatusMisdirectedRequest, 0,
 			fault.New(fault.Denied, "unknown host name %.100q", r.Host).
