@@ -46,6 +46,10 @@ func (e *Engine) fork(
 			return res, at, err
 		}
 	}
+	if req.Memory && req.SameIdentity {
+		return res, at, fault.New(fault.Invalid, "a fork with memory is always re-keyed: cannot combine --memory and "+
+			"--same-identity").WithHint("omit one of them: coppice fork %s --same-identity", name)
+	}
 	if err := label.Check(req.Labels); err != nil { // before a capture
 		return res, at, err
 	}
@@ -56,6 +60,7 @@ func (e *Engine) fork(
 	had := parent.Tier
 	parent.Quarantine = nil
 	parent.Timed = nil
+	parent.Unkeyed = false
 	if parent.Labels, err = label.Change(parent.Labels, req.Labels, nil); err != nil {
 		return res, at, err
 	}
@@ -69,6 +74,11 @@ func (e *Engine) fork(
 			err = ignorable(ctx, e, &parent, at)
 		}
 		if err != nil {
+			return res, at, err
+		}
+	}
+	if memory == nil && !req.SameIdentity {
+		if err := e.identifyForks(ctx, &parent, at); err != nil {
 			return res, at, err
 		}
 	}
@@ -91,6 +101,11 @@ func (e *Engine) fork(
 		rec := parent
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 			return res, at, err
+		}
+		if len(rec.Foreign) > 0 && memory == nil && !req.SameIdentity {
+			if rec.MachineID, err = newMachineID(e.Rand); err != nil {
+				return res, at, err
+			}
 		}
 		if i < len(req.Names) {
 			rec.Name = req.Names[i]

@@ -3,6 +3,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math"
@@ -34,6 +35,17 @@ func twice(rec *meta.Sandbox, a, b timeline.SnapshotID) pair {
 
 // two reports whether the sides belong to two sandboxes.
 func (p pair) two() bool { return p.a.rec.ID != p.b.rec.ID }
+
+// alike returns the comparison with one identity for both sandboxes: the machine ID that Coppice gives each of them is
+// no difference of their files.
+func (p pair) alike() pair {
+	a, b := *p.a.rec, *p.b.rec
+	id := cmp.Or(a.MachineID, b.MachineID)
+	foreign := slices.Concat(a.Foreign, b.Foreign)
+	a.MachineID, a.Foreign, b.MachineID, b.Foreign = id, foreign, id, foreign
+	p.a.rec, p.b.rec = &a, &b
+	return p
+}
 
 // Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present. With req.Other,
 // B is a state of that sandbox; then A is the present of the first sandbox if req.A is empty.
@@ -266,6 +278,9 @@ func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err 
 // views opens two states for reading, and returns the trees in which they can differ: the layers above those that
 // both have in common, and the live parts.
 func (h *Histories) views(ctx context.Context, p pair) (va, vb *layer.View, touched []rootspec.Part, err error) {
+	if p.two() {
+		p = p.alike()
+	}
 	va, sa, la, err := h.view(ctx, p.a)
 	if err != nil {
 		return nil, nil, nil, err
