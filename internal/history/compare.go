@@ -3,7 +3,6 @@
 package history
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/masks"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -36,17 +36,6 @@ func twice(rec *meta.Sandbox, a, b timeline.SnapshotID) pair {
 // two reports whether the sides belong to two sandboxes.
 func (p pair) two() bool { return p.a.rec.ID != p.b.rec.ID }
 
-// alike returns the comparison with one identity for both sandboxes: the machine ID that Coppice gives each of them is
-// no difference of their files.
-func (p pair) alike() pair {
-	a, b := *p.a.rec, *p.b.rec
-	id := cmp.Or(a.MachineID, b.MachineID)
-	foreign := slices.Concat(a.Foreign, b.Foreign)
-	a.MachineID, a.Foreign, b.MachineID, b.Foreign = id, foreign, id, foreign
-	p.a.rec, p.b.rec = &a, &b
-	return p
-}
-
 // Diff compares two states of a sandbox: two snapshots, or without req.B a snapshot and the present. With req.Other,
 // B is a state of that sandbox; then A is the present of the first sandbox if req.A is empty.
 func (h *Histories) Diff(ctx context.Context, name string, req wire.DiffRequest) (wire.DiffResult, error) {
@@ -66,7 +55,7 @@ func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest
 		if err != nil {
 			return err
 		}
-		ignore, err := h.ignored(ctx, p)
+		ignore, err := h.ignored(ctx, p, va, vb)
 		if err != nil {
 			return err
 		}
@@ -186,7 +175,7 @@ func (h *Histories) changes(
 	if err != nil {
 		return nil, false, err
 	}
-	ignore, err := h.ignored(ctx, p)
+	ignore, err := h.ignored(ctx, p, va, vb)
 	if err != nil {
 		return nil, false, err
 	}
@@ -231,7 +220,7 @@ func (h *Histories) Weigh(
 	if err != nil {
 		return 0, 0, err
 	}
-	ignore, err := h.ignored(ctx, p)
+	ignore, err := h.ignored(ctx, p, va, vb)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -249,7 +238,10 @@ func (h *Histories) Weigh(
 // ignored returns the differences that a comparison omits. The root of each part of a live root covers a directory of
 // the host, and has another owner if an ordinary user cannot give it the original one. The same holds for each
 // directory of the host that such a user's overlay copies up. Neither is a change by the sandbox.
-func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err error) {
+func (h *Histories) ignored(ctx context.Context, p pair, va, vb *layer.View) (of layer.Ignored, err error) {
+	if p.two() {
+		of.Files = masks.Identities(p.a.rec, p.b.rec, va, vb)
+	}
 	for _, s := range []side{p.a, p.b} {
 		if !s.rec.Host {
 			continue
@@ -278,9 +270,6 @@ func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err 
 // views opens two states for reading, and returns the trees in which they can differ: the layers above those that
 // both have in common, and the live parts.
 func (h *Histories) views(ctx context.Context, p pair) (va, vb *layer.View, touched []rootspec.Part, err error) {
-	if p.two() {
-		p = p.alike()
-	}
 	va, sa, la, err := h.view(ctx, p.a)
 	if err != nil {
 		return nil, nil, nil, err

@@ -5,9 +5,11 @@ package masks
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -85,4 +87,36 @@ func (m *Masks) noteUse(note, dir string) error {
 	}
 	// These layers do not survive a power failure.
 	return fault.Wrap(vfs.NoteUnsynced(m.config.FS, note, text), "record the masks in use")
+}
+
+// Files opens regular files of a sandbox by absolute path; *layer.View implements it.
+type Files interface {
+	Open(name string) (*os.File, error)
+}
+
+// Identities returns the files of two sandboxes that have machine IDs in both which are the sandboxes' own, or which
+// Coppice replaces: they differ because the sandboxes do.
+func Identities(a, b *meta.Sandbox, fa, fb Files) map[string]bool {
+	known := slices.Concat([]string{a.MachineID, b.MachineID}, a.Foreign, b.Foreign)
+	list := map[string]bool{}
+	for _, name := range rootfs.MachineIDFiles() {
+		if slices.Contains(known, machineID(fa, name)) && slices.Contains(known, machineID(fb, name)) {
+			list[name] = true
+		}
+	}
+	return list
+}
+
+// machineID reads the machine ID in a file; "-", which is none, if there is none.
+func machineID(files Files, name string) string {
+	f, err := files.Open(name)
+	if err != nil {
+		return "-"
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 2*rootfs.MachineIDSize))
+	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
+		return id
+	}
+	return "-"
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// machineIDFiles returns the files that have the ID of a machine: machine-id(5). One is often a link to the other.
-func machineIDFiles() [2]string { return [2]string{"/etc/machine-id", "/var/lib/dbus/machine-id"} }
+// MachineIDFiles returns the files that have the ID of a machine: machine-id(5). One is often a link to the other.
+func MachineIDFiles() [2]string { return [2]string{"/etc/machine-id", "/var/lib/dbus/machine-id"} }
 
 // Identity is a layer that gives a sandbox its own machine ID. It lies above all layers of a snapshot, and replaces
 // the machine IDs of other machines and sandboxes in the files of the stack below it. A file that is missing, or that
@@ -42,7 +42,7 @@ func (k Identity) Make(home string) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range machineIDFiles() {
+	for _, name := range MachineIDFiles() {
 		id, st, err := m.machineID(name)
 		if err != nil {
 			return "", err
@@ -75,7 +75,7 @@ func MachineIDs(stack rootspec.Stack) (ids []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range machineIDFiles() {
+	for _, name := range MachineIDFiles() {
 		id, _, err := m.machineID(name)
 		if err != nil {
 			return nil, err
@@ -87,8 +87,8 @@ func MachineIDs(stack rootspec.Stack) (ids []string, err error) {
 	return ids, nil
 }
 
-// machineIDSize is the number of characters of a machine ID.
-const machineIDSize = 32
+// MachineIDSize is the number of characters of a machine ID.
+const MachineIDSize = 32
 
 // machineID returns the machine ID in a file of the stack, and the file's properties. The ID is "" if the file has
 // none, is not a regular file, or cannot be read by the caller. Links are not followed.
@@ -105,7 +105,7 @@ func (m *masker) machineID(name string) (id string, st unix.Stat_t, err error) {
 		return "", st, fault.Wrap(err, "read %s", name)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 2*machineIDSize))
+	text, err := io.ReadAll(io.LimitReader(f, 2*MachineIDSize))
 	if err == nil {
 		err = unix.Fstat(int(f.Fd()), &st)
 	}
@@ -113,7 +113,7 @@ func (m *masker) machineID(name string) (id string, st unix.Stat_t, err error) {
 		return "", st, fault.Wrap(err, "read %s", name)
 	}
 	id = strings.TrimSpace(string(text))
-	if _, err := hex.DecodeString(id); err != nil || len(id) != machineIDSize {
+	if _, err := hex.DecodeString(id); err != nil || len(id) != MachineIDSize {
 		return "", st, nil
 	}
 	return id, st, nil

@@ -16,9 +16,9 @@ import (
 
 // Machine IDs of the tests.
 var (
-	ownID     = strings.Repeat("a", machineIDSize)
-	foreignID = strings.Repeat("b", machineIDSize)
-	otherID   = strings.Repeat("c", machineIDSize)
+	ownID     = strings.Repeat("a", MachineIDSize)
+	foreignID = strings.Repeat("b", MachineIDSize)
+	otherID   = strings.Repeat("c", MachineIDSize)
 )
 
 func TestIdentity_ReplacesForeignIDs(t *testing.T) {
@@ -63,7 +63,7 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 		"empty":           {files{etc: write("")}, nil, nil},
 		"uninitialized":   {files{etc: write("uninitialized\n")}, nil, nil},
 		"long":            {files{etc: write(foreignID + strings.Repeat("b", 1<<16))}, nil, nil},
-		"not hexadecimal": {files{etc: write(strings.Repeat("g", machineIDSize))}, nil, nil},
+		"not hexadecimal": {files{etc: write(strings.Repeat("g", MachineIDSize))}, nil, nil},
 		"a named pipe":    {files{etc: pipe}, nil, nil},
 		"a directory":     {files{etc: dir}, nil, nil},
 	} {
@@ -80,7 +80,7 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 			if ids, err := MachineIDs(stack); err != nil || !slices.Equal(ids, c.ids) {
 				t.Errorf("%q, %v", ids, err)
 			}
-			k := Identity{Below: stack, MachineID: ownID, Instead: []string{strings.Repeat("d", machineIDSize), foreignID}}
+			k := Identity{Below: stack, MachineID: ownID, Instead: []string{strings.Repeat("d", MachineIDSize), foreignID}}
 			made, err := k.Make(home)
 			if err != nil || (made == "") != (len(c.want) == 0) {
 				t.Fatalf("%q, %v", made, err)
