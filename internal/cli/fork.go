@@ -26,9 +26,9 @@ temporary rules, plus what the policy flags add, and its labels, plus those of
 --label. --tier may select a weaker or stronger tier, but neither workspace nor,
 for a sandbox of tier workspace, any other.
 
-Each fork is a machine of its own: it gets its own machine ID, which is not part
-of its history; and before its first command, new SSH host keys, and the programs
-in its /etc/coppice/on-fork.d run. --same-identity keeps everything as it is.
+Each fork has its own machine ID, which is not part of its history. Before its
+first command it gets new SSH host keys, and the programs in its
+/etc/coppice/on-fork.d run. --same-identity keeps everything as it is.
 
 With --memory, processes continue in each fork, in tier gvisor; a snapshot given
 by --at must include memory. A fork reaches no network until it is re-keyed

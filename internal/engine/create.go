@@ -68,7 +68,7 @@ func (e *Engine) Create(
 	}
 	err = ignorable(ctx, e, &rec, base.Top)
 	if err == nil && rec.Root == "/" {
-		err = e.identifyHost(ctx, &rec, base.Top)
+		err = identifyHost(ctx, e, &rec, base.Top)
 	}
 	e.masks.Forget(rec.ID)
 	if err != nil {

@@ -78,7 +78,7 @@ func (e *Engine) fork(
 		}
 	}
 	if memory == nil && !req.SameIdentity {
-		if err := e.identifyForks(ctx, &parent, at); err != nil {
+		if err := identifyForks(ctx, e, &parent, at); err != nil {
 			return res, at, err
 		}
 	}

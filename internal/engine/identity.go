@@ -28,11 +28,11 @@ const maxForeign = 32
 
 // identifyHost gives a sandbox from the host, or a copy of it, that starts from the snapshot at, its own machine ID
 // in place of that of the host.
-func (e *Engine) identifyHost(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error {
+func identifyHost(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
 	if rec.Tier == tierWorkspace {
 		return nil // commands see the host
 	}
-	if err := e.disown(ctx, rec, at); err != nil || len(rec.Foreign) == 0 {
+	if err := disown(ctx, e, rec, at); err != nil || len(rec.Foreign) == 0 {
 		return err
 	}
 	var err error
@@ -42,11 +42,11 @@ func (e *Engine) identifyHost(ctx context.Context, rec *meta.Sandbox, at timelin
 
 // identifyForks prepares the record that forks of a sandbox at a snapshot are made from: the machine IDs that the
 // forks replace, and whether other things in their files identify the parent.
-func (e *Engine) identifyForks(ctx context.Context, parent *meta.Sandbox, at timeline.SnapshotID) error {
+func identifyForks(ctx context.Context, e *Engine, parent *meta.Sandbox, at timeline.SnapshotID) error {
 	if parent.Tier == tierWorkspace {
 		return nil
 	}
-	if err := e.disown(ctx, parent, at); err != nil {
+	if err := disown(ctx, e, parent, at); err != nil {
 		return err
 	}
 	e.shape.RLock()
@@ -69,7 +69,7 @@ func (e *Engine) identifyForks(ctx context.Context, parent *meta.Sandbox, at tim
 }
 
 // disown adds the machine ID of a sandbox, and those in the files of a snapshot, to the ones that are not its own.
-func (e *Engine) disown(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) error {
+func disown(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	ids, err := e.masks.MachineIDs(ctx, rec, at)
