@@ -30,27 +30,8 @@ func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 func (e *Engine) fork(
 	ctx context.Context, name string, req wire.ForkRequest, tournament string,
 ) (res wire.ForkResult, at timeline.SnapshotID, err error) {
-	n := max(req.N, len(req.Names))
-	if n == 0 {
-		n = 1
-	}
-	if n > maxForks {
-		return res, at, fault.New(fault.Invalid, "too many forks: %d; the limit is %d", n, maxForks).
-			WithHint("create them in several requests")
-	}
-	for _, nn := range req.Names {
-		if err := timeline.ValidName(nn); err != nil {
-			return res, at, err
-		}
-		if err := e.nameFree(ctx, nn); err != nil {
-			return res, at, err
-		}
-	}
-	if req.Memory && req.SameIdentity {
-		return res, at, fault.New(fault.Invalid, "a fork with memory is always re-keyed: cannot combine --memory and "+
-			"--same-identity").WithHint("omit one of them: coppice fork %s --same-identity", name)
-	}
-	if err := label.Check(req.Labels); err != nil { // before a capture
+	n := max(req.N, len(req.Names), 1)
+	if err := checkFork(ctx, e, name, req, n); err != nil { // before a capture
 		return res, at, err
 	}
 	parent, at, memory, err := e.forkPoint(ctx, name, req)
@@ -77,7 +58,8 @@ func (e *Engine) fork(
 			return res, at, err
 		}
 	}
-	if memory == nil && !req.SameIdentity {
+	anew := memory == nil && !req.SameIdentity
+	if anew {
 		if err := identifyForks(ctx, e, &parent, at); err != nil {
 			return res, at, err
 		}
@@ -102,7 +84,7 @@ func (e *Engine) fork(
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 			return res, at, err
 		}
-		if len(rec.Foreign) > 0 && memory == nil && !req.SameIdentity {
+		if anew && len(rec.Foreign) > 0 {
 			if rec.MachineID, err = newMachineID(e.Rand); err != nil {
 				return res, at, err
 			}
@@ -145,6 +127,27 @@ func (e *Engine) fork(
 		res.Sandboxes[i].Warnings = warnings
 	}
 	return res, at, nil
+}
+
+// checkFork refuses a request for n forks that cannot be carried out.
+func checkFork(ctx context.Context, e *Engine, name string, req wire.ForkRequest, n int) error {
+	if n > maxForks {
+		return fault.New(fault.Invalid, "too many forks: %d; the limit is %d", n, maxForks).
+			WithHint("create them in several requests")
+	}
+	for _, nn := range req.Names {
+		if err := timeline.ValidName(nn); err != nil {
+			return err
+		}
+		if err := e.nameFree(ctx, nn); err != nil {
+			return err
+		}
+	}
+	if req.Memory && req.SameIdentity {
+		return fault.New(fault.Invalid, "a fork with memory is always re-keyed: cannot combine --memory and "+
+			"--same-identity").WithHint("omit one of them: coppice fork %s --same-identity", name)
+	}
+	return label.Check(req.Labels)
 }
 
 // forkPoint finds the snapshot that forks start from, and with req.Memory the memory of its processes.
