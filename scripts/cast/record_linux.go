@@ -66,7 +66,8 @@ func play(t *Terminal) error {
 		shell(start), see("shortcuts"), pause(5),
 		keys(task), pause(0.5), keys("\r"), see(end), pause(3),
 		keys("/exit"), pause(0.5), keys("\r"),
-		shell(history), pause(2), shell(audit), pause(2), shell(host), pause(1),
+		// The snapshot may be named for its files, if it was taken late: then record again.
+		shell(history), see("  rm -rf photos"), pause(2), shell(audit), pause(2), shell(host), pause(1),
 		func() error { return t.Prompt(prompt) },
 	} {
 		if err := step(); err != nil {

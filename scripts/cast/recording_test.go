@@ -70,7 +70,7 @@ func TestRecording_TellsTheStory(t *testing.T) {
 	at := 0
 	for _, want := range []string{
 		"$ " + start, "Claude Code", task, "coppice - ", tag, "rm -rf photos ~/.npm-global", "claude: command not found",
-		"Rewind to a snapshot", "rewritten", "(Claude Code)", end, "$ " + history, tag, "$ " + audit, "$ " + host,
+		"Rewind to a snapshot", "rewritten", "(Claude Code)", end, "$ " + history, "  rm -rf photos", tag, "$ " + audit, "$ " + host,
 	} {
 		i := slices.IndexFunc(screens[at:], func(s string) bool { return strings.Contains(s, want) })
 		if i < 0 {

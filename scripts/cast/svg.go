@@ -205,13 +205,16 @@ func (p *picture) document() string {
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]s %[2]s" width="%[1]s" height="%[2]s" role="img">
 <title>%[3]s</title>
 <style>
-text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono","Liberation Mono",monospace;fill:%[4]s;white-space:pre}
+text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono","Liberation Mono",monospace}
+text{fill:%[4]s;white-space:pre}
 .b{font-weight:bold}.d{opacity:.6}.i{font-style:italic}.u{text-decoration:underline}
 .s{animation:%[5]ss step-end infinite}
 @media(prefers-reduced-motion:reduce){.s{animation:none}}
 %[6]s</style>
 <rect width="%[1]s" height="%[2]s" rx="8" fill="%[7]s" stroke="#30363d"/>
-<circle cx="20" cy="16" r="5.5" fill="#ff5f57"/><circle cx="39" cy="16" r="5.5" fill="#febc2e"/><circle cx="58" cy="16" r="5.5" fill="#28c840"/>
+<circle cx="20" cy="16" r="5.5" fill="#ff5f57"/>
+<circle cx="39" cy="16" r="5.5" fill="#febc2e"/>
+<circle cx="58" cy="16" r="5.5" fill="#28c840"/>
 <defs>
 %[8]s</defs>
 <svg x="%[9]s" y="%[10]s" width="%[11]s" height="%[12]s">
