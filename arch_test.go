@@ -263,6 +263,7 @@ var packages = map[string][]string{
 	"bench/alone": {},
 
 	// Programs of scripts.
+	"scripts/cast": {"examples/claude-code/model"},
 	"scripts/pack": {},
 
 	// Examples import only the public packages.
