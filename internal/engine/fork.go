@@ -58,8 +58,8 @@ func (e *Engine) fork(
 			return res, at, err
 		}
 	}
-	anew := memory == nil && !req.SameIdentity
-	if anew {
+	fresh := memory == nil && !req.SameIdentity
+	if fresh {
 		if err := identifyForks(ctx, e, &parent, at); err != nil {
 			return res, at, err
 		}
@@ -84,7 +84,7 @@ func (e *Engine) fork(
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 			return res, at, err
 		}
-		if anew && len(rec.Foreign) > 0 {
+		if fresh && len(rec.Foreign) > 0 {
 			if rec.MachineID, err = newMachineID(e.Rand); err != nil {
 				return res, at, err
 			}
