@@ -242,8 +242,9 @@ var packages = map[string][]string{
 	},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
-		"client/wire", "internal/fault", "internal/journal", "internal/ledger", "internal/ledger/format",
-		"internal/meta", "internal/policy", "internal/redact", "internal/timeline", "internal/vfs", "internal/visible",
+		"client/wire", "internal/fault", "internal/journal", "internal/label", "internal/ledger",
+		"internal/ledger/format", "internal/meta", "internal/policy", "internal/redact", "internal/timeline",
+		"internal/vfs", "internal/visible",
 	},
 	"internal/fault":      {},
 	"internal/limit":      {},
@@ -264,6 +265,7 @@ var packages = map[string][]string{
 	"bench/alone": {},
 
 	// Programs of scripts.
+	"scripts/cast": {"examples/claude-code/model"},
 	"scripts/pack": {},
 
 	// Examples import only the public packages.

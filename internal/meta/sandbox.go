@@ -92,6 +92,12 @@ type Config struct {
 	Tournament string `json:"tournament,omitempty"` // tournament whose candidate's fork this is; removed by gc
 	// set while a trial or an unfinished tournament uses this fork; nil: none does
 	Trial *Trial `json:"trial,omitempty"`
+	// machine-id(5) inside, wherever its files have one of Foreign; "": that of its files
+	MachineID string `json:"machine_id,omitempty"`
+	// machine IDs of the host, or of sandboxes that it was forked from, newest last
+	Foreign []string `json:"foreign,omitempty"`
+	// a fork with SSH host keys or hooks of its parent: it is re-keyed before its first command
+	Unkeyed bool `json:"unkeyed,omitempty"`
 	// why its gate passes nothing; nil: not quarantined
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// repository of the host that it works on; nil: none
