@@ -20,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -144,11 +145,15 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, err
 	}
+	how, places, err := locking(ctx, e, rec)
+	if err != nil {
+		return nil, enforced, err
+	}
 	var tokens []DecoyToken
 	if access.Decoys, tokens, err = e.Egress.Decoys(s.Held, rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	phases, journal, err := e.confine(ctx, rec)
+	phases, journal, err := e.confine(ctx, rec, how)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -172,7 +177,7 @@ func (e *Engine) startBox(
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
 		Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases,
-		JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
+		Confine: how, Places: places, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
@@ -334,10 +339,12 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 }
 
 // confine returns the policies that a box is started with. It refuses a damaged policy in every tier. journal is the
-// directory of the journal, "" in tier workspace.
-func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
+// directory of the journal, "" in tier workspace if how says that nothing confines it.
+func (e *Engine) confine(
+	ctx context.Context, rec *meta.Sandbox, how policy.Confine,
+) (phases []Phase, journal string, err error) {
 	phases, err = e.Policies.Confine(ctx, rec)
-	if err != nil || rec.Tier == tierWorkspace {
+	if err != nil || rec.Tier == tierWorkspace && how == policy.ConfineOff {
 		return nil, "", err
 	}
 	journal = e.journalDir(rec.ID)

@@ -13,6 +13,8 @@ type NotifyOptions struct {
 	Promote bool
 	// Trace passes the calls that start a program on, so that the listener sees every start.
 	Trace bool
+	// Connect passes connect(2) on, so that the listener decides which Unix sockets can be reached.
+	Connect bool
 	// Refuse, if its Report is set, passes on the calls that Hardening omits with the same Options. The listener
 	// refuses them as Refusals specifies.
 	Refuse Options
@@ -36,6 +38,14 @@ func notifyingRules(o NotifyOptions) []Rule {
 			Calls: renameCalls,
 			Do:    Notify,
 			Why:   "overlayfs with userxattr answers EXDEV to the rename of a directory that a lower layer has",
+		})
+	}
+	if o.Connect {
+		rules = append(rules, Rule{
+			Calls: []uint32{unix.SYS_CONNECT},
+			Do:    Notify,
+			Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
+				"before ABI 9",
 		})
 	}
 	if o.Trace {
