@@ -93,7 +93,7 @@ func (c *chooser) choose(
 ) (p wire.ProbeReport, lack, err error) {
 	p, err = c.chooseTier(ctx, pol, rec)
 	if err != nil && unconfinable(p, req, pol, err) {
-		rec.Tier, rec.TierReason = tierWorkspace, "this host can confine nothing: "+tiers.lacks(p, "")
+		rec.Tier, rec.TierReason = tierWorkspace, "this host allows no namespaces: "+tiers.lacks(p, "")
 		lack, err = err, nil
 	}
 	if err == nil {

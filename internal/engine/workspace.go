@@ -23,6 +23,10 @@ func settleWorkspace(e *Engine, req *wire.CreateRequest, p *policy.Policy, rec *
 			"daemon", req.User).
 			WithHint("omit --user, or use --tier process")
 	}
+	if p.Strong.Value {
+		return fault.New(fault.Unsupported, "tier workspace is never strong, as %s requires", p.Strong.At).
+			WithHint("use --tier process, or remove it")
+	}
 	switch {
 	case p.NetAt.BuiltIn():
 		p.Network = policy.Network{Mode: policy.NetHost}

@@ -74,6 +74,9 @@ func consistent(c Config, f Facts) error {
 			WithHint("use --tier process, or rules")
 	case !slices.Contains([]string{"", NetOff, NetHost, NetRules}, c.Net):
 		return fault.New(fault.Invalid, "unknown network %q", c.Net).WithHint("use off, host or rules")
+	case c.Strong && !c.Confined():
+		return fault.New(fault.Unsupported, "tier workspace is never strong, as the policy requires").
+			WithHint("use --tier process, or remove strong")
 	case !c.Confined() && !c.Access.IsZero():
 		return fault.New(fault.Unsupported,
 			"cannot apply files.readonly, files.writable or files.mounts in tier workspace: it has no mounts").

@@ -83,16 +83,19 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 		}
 		a.Mounts = append(a.Mounts, m)
 	}
-	return a, a.Validate()
+	return a, nil
 }
 
-// accessOf is accessIn for a sandbox, with its ignored paths.
+// accessOf is accessIn for a sandbox, with its ignored paths, after checking that it is possible.
 func accessOf(p policy.Policy, rec *meta.Sandbox, homes []string) (rootspec.Access, error) {
 	a, err := accessIn(p, rec.Root, homes)
 	if err != nil {
 		return a, err
 	}
 	a.Ignored = ignoring(rec)
+	if rec.Tier == workspace && onlyShows(a) {
+		return a, nil // where nothing is mounted, no path is reserved
+	}
 	return a, a.Validate()
 }
 

@@ -113,7 +113,7 @@ func (l *launcher) filter(open seccomp.Options, give seccomp.NotifyOptions) erro
 		l.untold = err
 		open.Report, give.Refuse = false, seccomp.Options{}
 		if give.Connect {
-			give.Connect, open.NoUnix = false, true
+			give.Connect, give.Terminals, open.NoUnix = false, false, true
 		}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
 	}

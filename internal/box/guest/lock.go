@@ -26,10 +26,10 @@ func (l *launcher) lock() error {
 		return fault.Wrap(err, "set no_new_privs")
 	}
 	open := seccomp.Options{Report: l.guest.Tell, Shared: g.Landlock > 0, NoInet: g.NoInet}
-	give := seccomp.NotifyOptions{Connect: g.Landlock > 0}
+	give := seccomp.NotifyOptions{Connect: g.Landlock > 0, Terminals: g.Landlock > 0}
 	if g.Landlock > 0 {
 		if l.closed = notify.CanConnect(); l.closed != nil {
-			give.Connect, open.NoUnix = false, true
+			give.Connect, give.Terminals, open.NoUnix = false, false, true
 		}
 		if err := landlockLock(g); err != nil {
 			return err

@@ -248,7 +248,7 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	}
 	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 	if g.Lock != nil {
-		opt.Sockets = sockets(g.Lock)
+		opt.Sockets, opt.Terminals = sockets(g.Lock), true
 	}
 	if d.refused != nil {
 		opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused

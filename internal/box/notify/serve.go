@@ -45,6 +45,8 @@ type Options struct {
 	// Sockets are directories of this process's root, without links in their paths. Of the Unix sockets with a path,
 	// callers can connect only to those in one of them; see connect. Other refusals of connect(2) are those of the kernel.
 	Sockets []string
+	// Terminals opens for callers the slaves of the pseudo terminals that they have made.
+	Terminals bool
 	// Report is called for promotions, possibly from several goroutines at once, and must not block. It may be nil.
 	Report func(Event)
 	// Lock is held for reading while a call is received and answered, and for writing during a promotion. All Serve
@@ -204,6 +206,9 @@ func (s *server) next() error {
 
 // decide returns the answer to n, or a function that determines the answer, sends it, and may take long.
 func (s *server) decide(n *notification) (verdict, func()) {
+	if s.opt.Terminals && n.call.nr == unix.SYS_IOCTL && uint32(n.call.args[1]) == unix.TIOCGPTPEER {
+		return verdict{}, func() { s.openSlave(caller{s: s, id: n.id, tid: int(n.tid), args: n.call.args}) }
+	}
 	if v, ok := s.refuse(n); ok {
 		return v, nil
 	}

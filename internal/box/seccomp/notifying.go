@@ -2,7 +2,11 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // NotifyOptions select the calls that Notifying passes to the listener.
 type NotifyOptions struct {
@@ -15,6 +19,8 @@ type NotifyOptions struct {
 	Trace bool
 	// Connect passes connect(2) on, so that the listener decides which Unix sockets can be reached.
 	Connect bool
+	// Terminals passes on the ioctl(2) that opens the slave of a pseudo terminal, which Landlock would refuse.
+	Terminals bool
 	// Refuse, if its Report is set, passes on the calls that Hardening omits with the same Options. The listener
 	// refuses them as Refusals specifies.
 	Refuse Options
@@ -33,6 +39,9 @@ func Notifying(o NotifyOptions) []unix.SockFilter {
 
 func notifyingRules(o NotifyOptions) []Rule {
 	rules := refusing(o.Refuse)
+	if o.Terminals {
+		rules = passIoctl(rules, unix.TIOCGPTPEER)
+	}
 	if o.Promote {
 		rules = append(rules, Rule{
 			Calls: renameCalls,
@@ -58,6 +67,19 @@ func notifyingRules(o NotifyOptions) []Rule {
 		rules = append(rules, mknodRules...)
 	}
 	return rules
+}
+
+// passIoctl makes rules pass on one ioctl(2). The first rule of a call decides about it.
+func passIoctl(rules []Rule, request uint32) []Rule {
+	one := Case{When: []Test{{Arg: 1, Is: In, Of: []uint32{request}}}, Do: Notify}
+	for i := range rules {
+		if slices.Contains(rules[i].Calls, unix.SYS_IOCTL) {
+			rules[i].Cases = append(slices.Clone(rules[i].Cases), one)
+			return rules
+		}
+	}
+	return append(rules, Rule{Calls: []uint32{unix.SYS_IOCTL}, Cases: []Case{one},
+		Why: "the slaves of other terminals are closed, and a path of them would be checked"})
 }
 
 // goAffinity is the size of the mask that the Go runtime passes (runtime/os_linux.go, getCPUCount). No other library
