@@ -82,13 +82,13 @@ func told(p wire.ProbeReport, pol policy.Policy) string {
 	if pol.Network.Mode == policy.NetOff {
 		net = "no network"
 	}
-	return "tier workspace, locked: commands run as you, with the sandbox's directory, the system's programs, a home of " +
-		"their own and " + net + "; this is not a strong tier"
+	return "tier workspace, locked: commands run as you, with the sandbox's directory, the system's programs, a separate " +
+		"home and " + net + "; this is not a strong tier"
 }
 
 // Places are what a locked sandbox of tier workspace needs of the host. In Closed nothing is open but what Read and Write
-// name.
-type Places struct{ Closed, Read, Write []string }
+// name; Homes are closed as well.
+type Places struct{ Closed, Homes, Read, Write []string }
 
 // locking returns how tier workspace confines a sandbox, and what it needs of the host; policy.ConfineOff in other
 // tiers.
@@ -99,7 +99,7 @@ func locking(ctx context.Context, e *Engine, rec *meta.Sandbox) (how policy.Conf
 	if how, at.Read, at.Write, err = e.Policies.Shown(ctx, rec); err != nil || how == policy.ConfineOff {
 		return how, at, err
 	}
-	at.Closed = append([]string{e.Home}, e.Homes...)
+	at.Closed, at.Homes = []string{e.Home}, e.Homes
 	if rec.Repo != nil {
 		at.Read = append(at.Read, rec.Repo.Objects...) // the sandbox's repository borrows from them
 	}

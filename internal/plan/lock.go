@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 )
@@ -29,6 +30,8 @@ type Places struct {
 	// Closed are directories in which Lock opens nothing, even if they are in one of the system's directories, except for
 	// the other fields and the sandbox's own directories.
 	Closed []string `json:"closed,omitempty"`
+	// Homes are home directories of the user, which are closed as well.
+	Homes []string `json:"homes,omitempty"`
 	// Read can be read and executed, including everything below. Neither it nor Write may lead through a link.
 	Read []string `json:"read,omitempty"`
 	// Write can be changed as well, except that no device can be made there.
@@ -50,13 +53,18 @@ type Lock struct {
 	// Home and Tmp belong to the sandbox. Init makes Home, and empties Tmp.
 	Home string `json:"home"`
 	Tmp  string `json:"tmp"`
-	// Linked are paths below UserHome to which init makes links in Home.
-	Linked   []string `json:"linked,omitempty"`
-	UserHome string   `json:"user_home,omitempty"`
+	// Links are those that init makes in Home, to what is open of the user's.
+	Links []Link `json:"links,omitempty"`
 	// NoInet refuses Internet sockets.
 	NoInet bool `json:"no_inet,omitempty"`
 	// Require makes it an error that the host lacks a filter for system calls.
 	Require bool `json:"require,omitempty"`
+}
+
+// Link is a symbolic link.
+type Link struct {
+	Name string `json:"name"` // relative to the directory in which it is
+	To   string `json:"to"`
 }
 
 // Names of the sandbox's own directories in its run directory, in tier workspace.
@@ -100,14 +108,9 @@ func (d *deciding) lock(home string) error {
 		Home: c.lockHome(), Tmp: c.lockTmp(), NoInet: c.Net != NetHost, Require: c.Confine == ConfineRequire,
 	}
 	l.Own = []string{c.Spec.Bind, l.Home, l.Tmp}
-	if home != "/" {
-		l.UserHome, l.Closed = home, append([]string{home}, c.Places.Closed...)
-		for _, p := range append(append([]string{}, c.Places.Read...), c.Places.Write...) {
-			if rel, err := filepath.Rel(home, p); err == nil && filepath.IsLocal(rel) && rel != "." {
-				l.Linked = append(l.Linked, p)
-			}
-		}
-	}
+	l.Homes = slices.DeleteFunc(append([]string{home}, c.Places.Homes...), func(dir string) bool { return dir == "/" })
+	l.Closed = slices.Concat(l.Homes, c.Places.Closed)
+	l.Links = linksTo(slices.Concat(c.Places.Read, c.Places.Write), l.Homes)
 	d.guest.Lock = l
 	d.guest.Tell = c.Journal != ""
 	if d.guest.Tell {
@@ -123,6 +126,19 @@ func (d *deciding) lock(home string) error {
 		d.add("net", On, "no Internet sockets, not even for loopback")
 	}
 	return nil
+}
+
+// linksTo returns links, relative to a home directory, to those of paths that are below one of homes.
+func linksTo(paths, homes []string) (links []Link) {
+	for _, p := range paths {
+		for _, home := range homes {
+			if rel, err := filepath.Rel(home, p); err == nil && filepath.IsLocal(rel) && rel != "." {
+				links = append(links, Link{rel, p})
+				break
+			}
+		}
+	}
+	return links
 }
 
 // paths adds what Landlock restricts.

@@ -13,7 +13,8 @@ func TestLock_OpensNothingOfTheUser(t *testing.T) {
 	c := Config{
 		Caller: Caller{UID: 7, GID: 7, Name: "ann", Home: "/opt/ann"}, Tier: TierWorkspace, Confine: ConfineAuto,
 		RunDir: "/var/store/sandboxes/x/run", Spec: rootspec.Spec{Bind: "/var/store/sandboxes/x/tree"},
-		Places: Places{Closed: []string{"/var/store"}, Read: []string{"/opt/ann/.cargo", "/srv"}, Write: []string{"/opt/ann/p"}},
+		Places: Places{Closed: []string{"/var/store"}, Read: []string{"/opt/ann/.cargo", "/srv"},
+			Write: []string{"/opt/ann/p", "/opt/me/k"}, Homes: []string{"/opt/me", "/"}},
 	}
 	g, e, err := Decide(c, Facts{Landlock: 7})
 	if err != nil {
@@ -21,8 +22,8 @@ func TestLock_OpensNothingOfTheUser(t *testing.T) {
 	}
 	l := g.Lock
 	own := []string{"/var/store/sandboxes/x/tree", "/var/store/sandboxes/x/run/home", "/var/store/sandboxes/x/run/tmp"}
-	if !slices.Equal(l.Own, own) || !slices.Equal(l.Closed, []string{"/opt/ann", "/var/store"}) ||
-		!slices.Equal(l.Linked, []string{"/opt/ann/.cargo", "/opt/ann/p"}) || !l.NoInet {
+	if !slices.Equal(l.Own, own) || !slices.Equal(l.Closed, []string{"/opt/ann", "/opt/me", "/var/store"}) ||
+		!slices.Equal(l.Links, []Link{{".cargo", "/opt/ann/.cargo"}, {"p", "/opt/ann/p"}, {"k", "/opt/me/k"}}) || !l.NoInet {
 		t.Errorf("%+v", l)
 	}
 	for _, p := range slices.Concat(l.System, l.Seen) {

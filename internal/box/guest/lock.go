@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -99,7 +98,7 @@ func makeOwn(l *plan.Lock) error {
 			return fault.New(fault.Invalid, "%s is not a directory", dir).Because(err).WithHint("remove it: rm %s", dir)
 		}
 	}
-	if len(l.Linked) == 0 {
+	if len(l.Links) == 0 {
 		return nil
 	}
 	home, err := os.OpenRoot(l.Home) // commands may have put links there
@@ -107,17 +106,16 @@ func makeOwn(l *plan.Lock) error {
 		return fault.Wrap(err, "open the sandbox's home directory")
 	}
 	defer home.Close()
-	for _, p := range l.Linked {
-		name := strings.TrimPrefix(p, l.UserHome+"/")
-		if _, err := home.Lstat(name); err == nil {
+	for _, link := range l.Links {
+		if _, err := home.Lstat(link.Name); err == nil {
 			continue
 		}
-		err := home.MkdirAll(filepath.Dir(name), 0o700)
+		err := home.MkdirAll(filepath.Dir(link.Name), 0o700)
 		if err == nil {
-			err = home.Symlink(p, name)
+			err = home.Symlink(link.To, link.Name)
 		}
 		if err != nil {
-			return fault.New(fault.Invalid, "cannot link %s in the sandbox's home directory", p).Because(err).
+			return fault.New(fault.Invalid, "cannot link %s in the sandbox's home directory", link.To).Because(err).
 				WithHint("remove what is there instead: ls -la %s", l.Home)
 		}
 	}
