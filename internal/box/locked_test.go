@@ -56,7 +56,8 @@ through(os.read(os.open('precious', os.O_RDONLY, dir_fd=d), 1))`},
 loader = [l.split()[-1] for l in open('/proc/self/maps') if '/ld' in l]
 through(loader and os.spawnv(os.P_WAIT, loader[0], [loader[0], C + '/prog']) == 0)`},
 	{name: "files of the sandbox's monitor", code: "through(os.listdir(RUN))"},
-	{name: "the root of another process", code: "through(open('/proc/%s/root%s/precious' % (PID, C)).read())", walled: true},
+	{name: "the root of another process", walled: true,
+		code: "through(open('/proc/%s/root%s/precious' % (PID, C)).read())"},
 	{name: "the environment of another process", code: "through(open('/proc/%s/environ' % PID).read())", walled: true},
 	{name: "the environment of the monitor", code: `
 up = os.getppid()
@@ -116,16 +117,18 @@ end = time.time() + 1.5
 while time.time() < end:
     if libc.connect(fd, b, 109) == 0: through(1)`},
 	{name: "a terminal", code: "os.open(PTS, os.O_RDWR | os.O_NOCTTY); through(1)"},
-	{name: "the request for a terminal of another device", code: "through(syscall(NR['ioctl'], 1, 0x5441, 2) >= 0)", walled: true},
+	{name: "the request for a terminal of another device", walled: true,
+		code: "through(syscall(NR['ioctl'], 1, 0x5441, 2) >= 0)"},
 	{name: "namespaces", code: "through(syscall(NR['unshare'], 0x10000000) == 0)", walled: true, record: "unshare"},
 	{name: "keyrings", code: "through(syscall(NR['keyctl'], 0, -3, 1, 0, 0) > 0)", record: "keyctl"},
-	{name: "bpf", code: "through(syscall(NR['bpf'], 0, 0, 0) < 0 and ctypes.get_errno() == 22)", walled: true, record: "bpf"},
+	{name: "bpf", walled: true, record: "bpf",
+		code: "through(syscall(NR['bpf'], 0, 0, 0) < 0 and ctypes.get_errno() == 22)"},
 	{name: "a ring", code: "p = ctypes.create_string_buffer(120); through(syscall(425, 4, p) >= 0)", walled: true},
 	{name: "a device", code: "os.mknod('disk', 0o60600, os.makedev(1, 0)); through(1)", walled: true},
 	{name: "a vsock", code: "socket.socket(40, socket.SOCK_STREAM); through(1)", walled: true, record: "socket"},
 	{name: "tcp", code: "socket.create_connection(('127.0.0.1', int(PORT))); through(1)", off: true, record: "socket"},
-	{name: "udp", code: "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)); through(1)", off: true,
-		record: "socket"},
+	{name: "udp", off: true, record: "socket",
+		code: "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)); through(1)"},
 	{name: "a listener", code: "socket.socket(socket.AF_INET6).listen(); through(1)", off: true, record: "socket"},
 }
 
@@ -311,11 +314,13 @@ s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('p'); throug
 		"a missing socket": `
 try: unix(os.getcwd() + '/none')
 except FileNotFoundError: through(1)`,
-		"a pair":      "a, b = socket.socketpair(); a.send(b'x'); through(b.recv(1) == b'x')",
-		"tcp":         "socket.create_connection(('127.0.0.1', int(PORT))); through(1)",
-		"udp":         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 9)); s.send(b'x'); through(1)",
-		"a refusal":   "through(socket.socket().connect_ex(('127.0.0.1', 1)) == 111)",
-		"nonblocking": "s = socket.socket(); s.setblocking(False); through(s.connect_ex(('127.0.0.1', int(PORT))) in (0, 115))",
+		"a pair": "a, b = socket.socketpair(); a.send(b'x'); through(b.recv(1) == b'x')",
+		"tcp":    "socket.create_connection(('127.0.0.1', int(PORT))); through(1)",
+		"udp": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 9)); s.send(b'x'); " +
+			"through(1)",
+		"a refusal": "through(socket.socket().connect_ex(('127.0.0.1', 1)) == 111)",
+		"nonblocking": "s = socket.socket(); s.setblocking(False); " +
+			"through(s.connect_ex(('127.0.0.1', int(PORT))) in (0, 115))",
 		"a bad address": `
 s = socket.socket()
 through(libc.connect(s.fileno(), 1, 16) < 0 and ctypes.get_errno() == 14 and libc.connect(99, 1, 16) < 0 and

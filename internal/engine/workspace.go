@@ -72,8 +72,8 @@ func told(p wire.ProbeReport, pol policy.Policy) string {
 	}
 	switch {
 	case pol.Confine.Value == policy.ConfineOff:
-		return "tier workspace keeps a history of the sandbox's directory and confines nothing: commands run as you, with " +
-			"your files and network"
+		return "tier workspace keeps a history of the sandbox's directory and confines nothing: commands run as you, " +
+			"with your files and network"
 	case !ok || !it.OK:
 		return "tier workspace, locked: commands run as you, under a filter for system calls, with your files, because " +
 			"this host lacks Landlock"
@@ -82,12 +82,12 @@ func told(p wire.ProbeReport, pol policy.Policy) string {
 	if pol.Network.Mode == policy.NetOff {
 		net = "no network"
 	}
-	return "tier workspace, locked: commands run as you, with the sandbox's directory, the system's programs, a separate " +
-		"home and " + net + "; this is not a strong tier"
+	return "tier workspace, locked: commands run as you, with the sandbox's directory, the system's programs, a " +
+		"separate home and " + net + "; this is not a strong tier"
 }
 
-// Places are what a locked sandbox of tier workspace needs of the host. In Closed nothing is open but what Read and Write
-// name; Homes are closed as well.
+// Places are what a locked sandbox of tier workspace needs of the host. In Closed nothing is open but what Read and
+// Write name; Homes are closed as well.
 type Places struct{ Closed, Homes, Read, Write []string }
 
 // locking returns how tier workspace confines a sandbox, and what it needs of the host; policy.ConfineOff in other

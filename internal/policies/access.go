@@ -112,8 +112,8 @@ func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, 
 	if rec.Tier == workspace && (!a.IsZero() || len(p.Decoys) > 0) {
 		return a, fault.New(fault.Unsupported, "tier workspace does not support mounts, "+
 			"which files.readonly, files.writable, files.mounts and files.decoys require").
-			WithHint("use --tier process, or remove them; files.mounts can show a path where it is, with equal from and to, " +
-				"unless confine is off")
+			WithHint("use --tier process, or remove them; files.mounts can show a path where it is, with equal from " +
+				"and to, unless confine is off")
 	}
 	if err := placeDecoys(p, rec.Root, s.config.Homes, a); err != nil || a.IsZero() {
 		return a, err

@@ -52,8 +52,8 @@ func hostCaps() (keep uint64) {
 	return keep
 }
 
-// dropHostCaps leaves this thread with those of hostCaps that it has. Because of no_new_privs, execve(2) adds none, also
-// where the bounding set cannot be changed.
+// dropHostCaps leaves this thread with those of hostCaps that it has. Because of no_new_privs, execve(2) adds none,
+// also where the bounding set cannot be changed.
 func dropHostCaps() error {
 	keep := hostCaps()
 	for c := range uint(64) {

@@ -43,7 +43,7 @@ type Options struct {
 	Refusals seccomp.Refusals
 	Refused  func(Refusal)
 	// Sockets are directories of this process's root, without links in their paths. Of the Unix sockets with a path,
-	// callers can connect only to those in one of them; see connect. Other refusals of connect(2) are those of the kernel.
+	// callers can connect only to those in one of them; see connect.
 	Sockets []string
 	// Terminals opens for callers the slaves of the pseudo terminals that they have made.
 	Terminals bool
