@@ -145,15 +145,11 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, err
 	}
-	how, places, err := locking(ctx, e, rec)
-	if err != nil {
-		return nil, enforced, err
-	}
 	var tokens []DecoyToken
 	if access.Decoys, tokens, err = e.Egress.Decoys(s.Held, rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	phases, journal, err := e.confine(ctx, rec, how)
+	how, places, phases, journal, err := e.confine(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -338,20 +334,24 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	return e.mounts.forget(s.ID)
 }
 
-// confine returns the policies that a box is started with. It refuses a damaged policy in every tier. journal is the
-// directory of the journal, "" in tier workspace if how says that nothing confines it.
+// confine returns the policies that a box is started with, and how tier workspace is confined. It refuses a damaged
+// policy in every tier. journal is the directory of the journal, "" in tier workspace if how says that nothing confines
+// it.
 func (e *Engine) confine(
-	ctx context.Context, rec *meta.Sandbox, how policy.Confine,
-) (phases []Phase, journal string, err error) {
+	ctx context.Context, rec *meta.Sandbox,
+) (how policy.Confine, at Places, phases []Phase, journal string, err error) {
+	if how, at, err = locking(ctx, e, rec); err != nil {
+		return how, at, nil, "", err
+	}
 	phases, err = e.Policies.Confine(ctx, rec)
 	if err != nil || rec.Tier == tierWorkspace && how == policy.ConfineOff {
-		return nil, "", err
+		return how, at, nil, "", err
 	}
 	journal = e.journalDir(rec.ID)
 	if err := vfs.MkdirAll(e.FS, journal); err != nil {
-		return nil, "", fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
+		return how, at, nil, "", fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
 	}
-	return phases, journal, nil
+	return how, at, phases, journal, nil
 }
 
 // ended publishes the end of a sandbox's box, once. why is "" if a client asked for it.
