@@ -169,6 +169,20 @@ func TestWorkspace(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierWorkspace, Config: workspace})
 }
 
+// locked is workspace with everything that the host has to confine it, and with the host's network.
+func locked(t testing.TB) plan.Config {
+	c := workspace(t)
+	c.Confine, c.Net, c.Journal = plan.ConfineAuto, plan.NetHost, filepath.Join(filepath.Dir(c.RunDir), "journal")
+	if err := os.Mkdir(c.Journal, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestLocked(t *testing.T) {
+	boxtest.Run(t, boxtest.Tier{Name: plan.TierWorkspace, Config: locked})
+}
+
 // TestMountPoints starts a box on a tree without /proc and similar directories: the mounts of init must leave no trace
 // in the history.
 func TestMountPoints(t *testing.T) {

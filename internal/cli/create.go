@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,6 +77,7 @@ type making struct {
 	live   living
 	policy wanting
 	ignore []string
+	locked string // --confine
 	repo   repository
 }
 
@@ -88,6 +90,8 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 	f.StringVar(&mk.req.Driver, "driver", "", "storage driver: auto (default), overlay, copy, btrfs")
 	f.StringVar(&mk.req.Tier, "tier", "",
 		"isolation tier: auto (default), workspace, process, supervised, gvisor")
+	f.StringVar(&mk.locked, "confine", "",
+		"walls of tier workspace: auto (default), require (all, or no start), off")
 	f.StringVar(&mk.req.Net, "net", "", "network mode: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil,
 		"set an environment variable for all commands, `K=V`; K alone passes the current value")
@@ -111,6 +115,7 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 	must(cmd.RegisterFlagCompletionFunc("driver", fixed("auto", "overlay", "copy", "btrfs")))
 	must(cmd.RegisterFlagCompletionFunc("tier",
 		fixed("auto", "workspace", "process", "supervised", "gvisor")))
+	must(cmd.RegisterFlagCompletionFunc("confine", fixed("auto", "require", "off")))
 	must(cmd.RegisterFlagCompletionFunc("net",
 		fixed("off", "rules", "host")))
 	must(cmd.RegisterFlagCompletionFunc("user",
@@ -193,6 +198,13 @@ func (a *app) policies(mk *making) (err error) {
 		return err
 	}
 	mk.req.Policy = append(mk.req.Policy, said...)
+	if mk.locked != "" {
+		locked, err := confining(mk.locked)
+		if err != nil {
+			return err
+		}
+		mk.req.Policy = append(mk.req.Policy, locked)
+	}
 	if len(mk.ignore) == 0 {
 		return nil
 	}
@@ -221,6 +233,16 @@ func ignoring(paths []string) (wire.PolicyFile, error) {
 	}
 	text, err := d.MarshalJSON()
 	return wire.PolicyFile{Level: wire.PolicyFlags, Name: "--ignore", Text: string(text)}, err
+}
+
+// confining returns --confine as a policy file.
+func confining(how string) (wire.PolicyFile, error) {
+	all := []policy.Confine{policy.ConfineAuto, policy.ConfineRequire, policy.ConfineOff}
+	if !slices.Contains(all, policy.Confine(how)) {
+		return wire.PolicyFile{}, usagef("unknown --confine %q: use auto, require or off", how)
+	}
+	text, err := policy.Document{Confine: &policy.Said[policy.Confine]{Value: policy.Confine(how)}}.MarshalJSON()
+	return wire.PolicyFile{Level: wire.PolicyFlags, Name: "--confine", Text: string(text)}, err
 }
 
 // must panics on an error that only a bug can cause, such as an unknown flag name.

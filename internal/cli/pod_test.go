@@ -186,7 +186,7 @@ func runtimeDefault() []unix.SockFilter {
 		unix.SYS_MOUNT_SETATTR, unix.SYS_OPEN_TREE_ATTR, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD,
 		unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT, unix.SYS_IO_URING_SETUP,
-		unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+		unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_PIDFD_GETFD,
 	} {
 		f = append(f, when(equal, nr, 0, 1), refuse(unix.EPERM))
 	}

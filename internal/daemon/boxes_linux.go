@@ -48,6 +48,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 		Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks,
 		Client: c.Tier != plan.TierWorkspace && (c.Image == "" || c.Client != ""), ImageClient: c.Client,
+		Confine: string(c.Confine), Places: plan.Places(c.Places),
 		Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
 	})
 	if err != nil {

@@ -87,19 +87,19 @@ func wantsKernel(p policy.Policy) bool {
 
 // choose decides tier and driver: those that the request names, which are refused if the host cannot provide them, or
 // else the strongest that it provides. If it provides no tier that confines and the request requires none, that is
-// workspace, and lack is the error that says why; lack is nil in every other case.
+// workspace, and lack is the error that says why; lack is nil in every other case. p is the report about the host.
 func (c *chooser) choose(
 	ctx context.Context, req wire.CreateRequest, pol policy.Policy, rec *meta.Sandbox,
-) (lack, err error) {
-	p, err := c.chooseTier(ctx, pol, rec)
+) (p wire.ProbeReport, lack, err error) {
+	p, err = c.chooseTier(ctx, pol, rec)
 	if err != nil && unconfinable(p, req, pol, err) {
-		rec.Tier, rec.TierReason = tierWorkspace, "this host can confine nothing: "+tiers.lacks(p, "")
+		rec.Tier, rec.TierReason = tierWorkspace, "this host allows no namespaces: "+tiers.lacks(p, "")
 		lack, err = err, nil
 	}
 	if err == nil {
 		err = c.chooseDriver(p, req, rec)
 	}
-	return lack, err
+	return p, lack, err
 }
 
 // unconfinable reports whether err, the error of a tier that auto chose, means that the host has no tier that

@@ -36,7 +36,7 @@ func (e *Engine) Create(
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
-	rec, warnings, err := e.plan(ctx, &req)
+	rec, notes, warnings, err := e.plan(ctx, &req)
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
@@ -77,7 +77,7 @@ func (e *Engine) Create(
 	if rec.Host {
 		rec.HostPrint = e.HostPrint()
 	}
-	notes := base.Notes
+	notes = append(notes, base.Notes...)
 	if work != nil {
 		if err := work.Visible(covered.Hide); err != nil && req.Repo.Maybe && rec.Host {
 			work, warnings = nil, append(warnings, worktree.Without(err))
@@ -156,35 +156,38 @@ func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone
 }
 
 // plan checks a request and converts it into a record in which every "auto" is decided; in tier workspace it completes
-// the source of the request. It creates nothing. warnings name settings that may not be intended.
-func (e *Engine) plan(ctx context.Context, req *wire.CreateRequest) (rec meta.Sandbox, warnings []string, err error) {
+// the source of the request. It creates nothing. notes say what was decided, and warnings name settings that may not be
+// intended.
+func (e *Engine) plan(
+	ctx context.Context, req *wire.CreateRequest,
+) (rec meta.Sandbox, notes, warnings []string, err error) {
 	if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
-		return rec, nil, err
+		return rec, nil, nil, err
 	}
 	if rec.Name = req.Name; rec.Name == "" {
 		if rec.Name, err = e.freshName(ctx, rec.ID, nil); err != nil {
-			return rec, nil, err
+			return rec, nil, nil, err
 		}
 	}
 	if err := timeline.ValidName(rec.Name); err != nil {
-		return rec, nil, err
+		return rec, nil, nil, err
 	}
 	p, warnings, err := policies.Ask(*req)
 	if err != nil {
-		return rec, nil, err
+		return rec, nil, nil, err
 	}
 	policies.Configure(&rec, p, req.Env)
 	if req.Dir != "" && (!filepath.IsAbs(req.Dir) || len(req.Dir) >= unix.PathMax) {
-		return rec, nil, fault.New(fault.Invalid, "invalid dir %.100q: must be an absolute path", req.Dir)
+		return rec, nil, nil, fault.New(fault.Invalid, "invalid dir %.100q: must be an absolute path", req.Dir)
 	}
 	if req.KeepRecent < 0 || req.KeepForMS < 0 {
-		return rec, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must not be negative").
+		return rec, nil, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must not be negative").
 			WithHint("see: coppice create --help")
 	}
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
 	life := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS, Labels: req.Labels}
 	if err := lifetime.Configure(&rec.Config, life, e.Now()); err != nil {
-		return rec, nil, err
+		return rec, nil, nil, err
 	}
 	if rec.User = req.User; rec.User == "" {
 		rec.User = userRoot
@@ -195,17 +198,20 @@ func (e *Engine) plan(ctx context.Context, req *wire.CreateRequest) (rec meta.Sa
 	if rec.Self = req.Self; rec.Self == "" {
 		rec.Self = wire.SelfRead
 	}
-	lack, err := e.chooser.choose(ctx, *req, p, &rec)
+	host, lack, err := e.chooser.choose(ctx, *req, p, &rec)
 	if err == nil {
 		err = settle(e, req, &p, &rec)
 	}
 	if err != nil {
-		return rec, nil, requires(lack, err)
+		return rec, nil, nil, requires(lack, err)
 	}
-	if lack != nil {
-		warnings = append(warnings, unconfined(rec.TierReason))
+	switch {
+	case lack != nil:
+		warnings = append(warnings, told(host, p)+"; because "+rec.TierReason)
+	case rec.Tier == tierWorkspace:
+		notes = append(notes, told(host, p))
 	}
-	return rec, warnings, policies.Pin(&rec, p)
+	return rec, notes, warnings, policies.Pin(&rec, p)
 }
 
 // settle checks the rest of a request against its tier and driver, and adapts the policy and the record to them.

@@ -90,8 +90,12 @@ type BoxConfig struct {
 	Tokens []DecoyToken // the tokens of Access.Decoys
 	Stops  bool         // kill all processes when a token is used
 
+	// Confine says how tier workspace confines commands, and Places what it needs of the host for that.
+	Confine policy.Confine
+	Places  Places
+
 	// JournalDir is where the keeper and the gate record uses of decoys, connections, and refused calls; "" in tier
-	// workspace. JournalKey encrypts the journal.
+	// workspace without confinement. JournalKey encrypts the journal.
 	JournalDir string
 	JournalKey []byte
 	// Image is a directory with a memory image: processes resume from it, and the gate lets nothing pass until Release.

@@ -656,7 +656,8 @@ func (h *home) tryOpen() (err error) {
 		ProbeHost: func(context.Context, HostQuestion) (wire.ProbeReport, error) {
 			if h.flat {
 				lack := wire.ProbeItem{Group: "tiers", Name: "process", Detail: "needs user-namespaces", Remedy: "unmask"}
-				return wire.ProbeReport{Driver: "copy", Items: []wire.ProbeItem{lack}}, nil
+				return wire.ProbeReport{Driver: "copy", Items: []wire.ProbeItem{lack,
+					{Group: "features", Name: "landlock", OK: true}}}, nil
 			}
 			return wire.ProbeReport{Tier: "process", Driver: "copy", Items: []wire.ProbeItem{
 				{Group: "tiers", Name: "supervised", OK: !h.bare, Detail: "needs a link", Remedy: "modprobe veth"},

@@ -214,7 +214,7 @@ func TestCreate_ReimportsBaseRemovedByGC(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rec, _, err := f.plan(ctx, &req)
+			rec, _, _, err := f.plan(ctx, &req)
 			if err != nil {
 				t.Fatal(err)
 			}

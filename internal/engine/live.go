@@ -20,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -148,7 +149,7 @@ func (e *Engine) startBox(
 	if access.Decoys, tokens, err = e.Egress.Decoys(s.Held, rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	phases, journal, err := e.confine(ctx, rec)
+	how, places, phases, journal, err := e.confine(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -172,7 +173,7 @@ func (e *Engine) startBox(
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
 		Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases,
-		JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
+		Confine: how, Places: places, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
@@ -333,18 +334,24 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	return e.mounts.forget(s.ID)
 }
 
-// confine returns the policies that a box is started with. It refuses a damaged policy in every tier. journal is the
-// directory of the journal, "" in tier workspace.
-func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, journal string, err error) {
+// confine returns the policies that a box is started with, and how tier workspace is confined. It refuses a damaged
+// policy in every tier. journal is the directory of the journal, "" in tier workspace if how says that nothing confines
+// it.
+func (e *Engine) confine(
+	ctx context.Context, rec *meta.Sandbox,
+) (how policy.Confine, at Places, phases []Phase, journal string, err error) {
+	if how, at, err = locking(ctx, e, rec); err != nil {
+		return how, at, nil, "", err
+	}
 	phases, err = e.Policies.Confine(ctx, rec)
-	if err != nil || rec.Tier == tierWorkspace {
-		return nil, "", err
+	if err != nil || rec.Tier == tierWorkspace && how == policy.ConfineOff {
+		return how, at, nil, "", err
 	}
 	journal = e.journalDir(rec.ID)
 	if err := vfs.MkdirAll(e.FS, journal); err != nil {
-		return nil, "", fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
+		return how, at, nil, "", fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
 	}
-	return phases, journal, nil
+	return how, at, phases, journal, nil
 }
 
 // ended publishes the end of a sandbox's box, once. why is "" if a client asked for it.

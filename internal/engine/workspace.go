@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"context"
 	"path/filepath"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -22,13 +23,18 @@ func settleWorkspace(e *Engine, req *wire.CreateRequest, p *policy.Policy, rec *
 			"daemon", req.User).
 			WithHint("omit --user, or use --tier process")
 	}
+	if p.Strong.Value {
+		return fault.New(fault.Unsupported, "tier workspace is never strong, as %s requires", p.Strong.At).
+			WithHint("use --tier process, or remove it")
+	}
 	switch {
 	case p.NetAt.BuiltIn():
 		p.Network = policy.Network{Mode: policy.NetHost}
+	case p.Network.Mode == policy.NetOff && p.Confine.Value != policy.ConfineOff: // no Internet sockets
 	case p.Network.Mode != policy.NetHost:
 		return fault.New(fault.Unsupported, "tier workspace cannot enforce network %s of %s: commands use the host's "+
 			"network", p.Network.Mode, p.NetAt).
-			WithHint("use --tier process, or remove it")
+			WithHint("use --tier process, or remove it; network off needs confine auto")
 	}
 	if fromHost(req.From) && req.Repo == nil {
 		req.From, err = workingCopy(req.Dir, e.Home)
@@ -56,10 +62,48 @@ func workingCopy(dir, home string) (wire.Source, error) {
 	return wire.Source{Kind: wire.SourceDir, Path: real}, nil
 }
 
-// unconfined is the warning about a sandbox of tier workspace that was not asked for. why is the reason of the tier.
-func unconfined(why string) string {
-	return "tier workspace keeps a history of the sandbox's directory and confines nothing: commands run as you, with " +
-		"your files and network, because " + why
+// told says how tier workspace confines commands on a host.
+func told(p wire.ProbeReport, pol policy.Policy) string {
+	it, ok := wire.ProbeItem{}, false
+	for _, one := range p.Items {
+		if one.Name == "landlock" {
+			it, ok = one, true
+		}
+	}
+	switch {
+	case pol.Confine.Value == policy.ConfineOff:
+		return "tier workspace keeps a history of the sandbox's directory and confines nothing: commands run as you, " +
+			"with your files and network"
+	case !ok || !it.OK:
+		return "tier workspace, locked: commands run as you, under a filter for system calls, with your files, because " +
+			"this host lacks Landlock"
+	}
+	net := "the host's network"
+	if pol.Network.Mode == policy.NetOff {
+		net = "no network"
+	}
+	return "tier workspace, locked: commands run as you, with the sandbox's directory, the system's programs, a " +
+		"separate home and " + net + "; this is not a strong tier"
+}
+
+// Places are what a locked sandbox of tier workspace needs of the host. In Closed nothing is open but what Read and
+// Write name; Homes are closed as well.
+type Places struct{ Closed, Homes, Read, Write []string }
+
+// locking returns how tier workspace confines a sandbox, and what it needs of the host; policy.ConfineOff in other
+// tiers.
+func locking(ctx context.Context, e *Engine, rec *meta.Sandbox) (how policy.Confine, at Places, err error) {
+	if rec.Tier != tierWorkspace {
+		return policy.ConfineOff, at, nil
+	}
+	if how, at.Read, at.Write, err = e.Policies.Shown(ctx, rec); err != nil || how == policy.ConfineOff {
+		return how, at, err
+	}
+	at.Closed, at.Homes = []string{e.Home}, e.Homes
+	if rec.Repo != nil {
+		at.Read = append(at.Read, rec.Repo.Objects...) // the sandbox's repository borrows from them
+	}
+	return how, at, nil
 }
 
 // requires returns the error of a request whose tier auto chose. lack says why the host has no tier that confines; nil:

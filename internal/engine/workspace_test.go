@@ -27,7 +27,7 @@ func TestCreate_TakesWorkspaceWhereNothingConfines(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if sb.Tier != tierWorkspace || sb.User != userMe || sb.Net != "host" || sb.Driver != "copy" ||
-			len(sb.Warnings) != 1 || !strings.Contains(sb.Warnings[0], "confines nothing") ||
+			len(sb.Warnings) != 1 || !strings.Contains(sb.Warnings[0], "tier workspace, locked: ") ||
 			!strings.Contains(sb.Warnings[0], "needs user-namespaces") {
 			t.Errorf("%s: %+v", name, sb)
 		}
@@ -45,7 +45,9 @@ func TestCreate_TakesWorkspaceWhereNothingConfines(t *testing.T) {
 		{"tier process", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyUser, "tier: process")}
 		}},
-		{"network off of --net: commands use the host's network; this host supports no tier", func(r *wire.CreateRequest) { r.Net = "off" }},
+		{"network off of --net: commands use the host's network; this host supports no tier", func(r *wire.CreateRequest) {
+			r.Net, r.Policy = "off", []wire.PolicyFile{said(wire.PolicyUser, "confine: off")}
+		}},
 		{"limits; this host supports no tier", func(r *wire.CreateRequest) { r.Limits = "pids=5" }},
 		{"hidden paths", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyUser, "files: {hide: [/x]}")}

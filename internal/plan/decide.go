@@ -74,6 +74,9 @@ func consistent(c Config, f Facts) error {
 			WithHint("use --tier process, or rules")
 	case !slices.Contains([]string{"", NetOff, NetHost, NetRules}, c.Net):
 		return fault.New(fault.Invalid, "unknown network %q", c.Net).WithHint("use off, host or rules")
+	case c.Strong && !c.Confined():
+		return fault.New(fault.Unsupported, "tier workspace is never strong, as the policy requires").
+			WithHint("use --tier process, or remove strong")
 	case !c.Confined() && !c.Access.IsZero():
 		return fault.New(fault.Unsupported,
 			"cannot apply files.readonly, files.writable or files.mounts in tier workspace: it has no mounts").
@@ -101,6 +104,10 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	if err != nil {
 		return Guest{}, Enforced{}, err
 	}
+	home := u.Home
+	if c.Locked() {
+		u.Home = c.lockHome()
+	}
 	d := &deciding{
 		config: c, facts: f, single: SingleID(uids), own: c.Tier == TierGvisor,
 		guest: Guest{
@@ -109,7 +116,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 		enforced: Enforced{Tier: c.Tier, User: fmt.Sprintf("%s (%d:%d)", u.Name, u.UID, u.GID)},
 	}
 	if c.Tier == TierWorkspace {
-		err := d.workspace()
+		err := d.workspace(home)
 		return d.guest, d.enforced, err
 	}
 	d.basics()
@@ -141,16 +148,22 @@ func (d *deciding) add(name, state, detail string) {
 	d.enforced.Items = append(d.enforced.Items, Item{name, state, detail})
 }
 
-// workspace fills in the plan of tier workspace, which confines nothing.
-func (d *deciding) workspace() error {
+// workspace fills in the plan of tier workspace, for a user whose home directory on the host is home.
+func (d *deciding) workspace(home string) error {
 	d.guest.Dirs = append(d.guest.Dirs, d.config.Spec.Bind)
 	if d.config.Limits != (Limits{}) {
 		return fault.New(fault.Unsupported, "tier workspace has no limits").
 			WithHint("use --tier process, or drop --limit")
 	}
-	d.add("confinement", Off, "commands run on the host, with the rights of its user; "+
-		"only the working directory has a history")
-	d.add("net", Off, "the host's network")
+	if d.config.Locked() {
+		if err := d.lock(home); err != nil {
+			return err
+		}
+	} else {
+		d.add(Confinement, Off, "commands run on the host, with the rights of its user; "+
+			"only the working directory has a history")
+		d.add("net", Off, "the host's network")
+	}
 	d.add("freeze", Weak, "SIGSTOP to every descendant")
 	if d.config.Trace {
 		d.add("programs", Off, "snapshots are labelled by the paths that changed; "+

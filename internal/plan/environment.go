@@ -19,6 +19,9 @@ func environment(c Config, u User) []string {
 	if c.Name != "" {
 		env = append(env, "COPPICE_SANDBOX="+c.Name)
 	}
+	if c.Locked() {
+		env = append(env, "TMPDIR="+c.lockTmp())
+	}
 	env = MergeEnv(env, c.Env)
 	if c.Client { // also with the PATH of an image; last, so that it hides no program of the sandbox
 		env[0] += ":" + rootspec.ClientDir

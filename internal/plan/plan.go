@@ -127,6 +127,10 @@ type Config struct {
 	Tokens []Token `json:"tokens,omitempty"`
 	// OnTouch says how the keeper reacts when a decoy is opened, or a token is sent to the gate.
 	OnTouch string `json:"on_touch,omitempty"`
+	// Confine is ConfineOff, ConfineAuto or ConfineRequire: how tier workspace is confined. Places are what it needs of
+	// the host if it is.
+	Confine string `json:"confine,omitempty"`
+	Places  Places `json:"places,omitzero"`
 	// Asks says whether Phases ask the user about destinations without a rule.
 	Asks bool `json:"asks,omitempty"`
 	// IdleAfter is how long a box lives without processes and without results that wait to be fetched. 0 means
@@ -341,6 +345,8 @@ type Guest struct {
 	Decoys uint64 `json:"decoys,omitempty"`
 	// Fixed lists, in tier gvisor, the mount points of the policy; neither they nor their parents may be moved.
 	Fixed []string `json:"fixed,omitempty"`
+	// Lock confines commands of tier workspace; nil confines nothing there.
+	Lock *Lock `json:"lock,omitempty"`
 	// Java are Java trust stores with the gate's authority added, to mount over the sandbox's.
 	Java []JavaStore `json:"java,omitempty"`
 }

@@ -83,10 +83,10 @@ func accessIn(p policy.Policy, root string, homes []string) (a rootspec.Access, 
 		}
 		a.Mounts = append(a.Mounts, m)
 	}
-	return a, a.Validate()
+	return a, nil
 }
 
-// accessOf is accessIn for a sandbox, with its ignored paths.
+// accessOf is accessIn for a sandbox, with its ignored paths, after checking that it is possible.
 func accessOf(p policy.Policy, rec *meta.Sandbox, homes []string) (rootspec.Access, error) {
 	a, err := accessIn(p, rec.Root, homes)
 	if err != nil {
@@ -98,6 +98,9 @@ func accessOf(p policy.Policy, rec *meta.Sandbox, homes []string) (rootspec.Acce
 			a.Mounts[i].Write = false
 		}
 	}
+	if rec.Tier == workspace && onlyShows(a) {
+		return a, nil // where nothing is mounted, no path is reserved
+	}
 	return a, a.Validate()
 }
 
@@ -108,15 +111,48 @@ func (s *Policies) allows(p policy.Policy, rec *meta.Sandbox) (rootspec.Access, 
 	if err != nil {
 		return a, err
 	}
+	if rec.Tier == workspace && p.Confine.Value != policy.ConfineOff && len(p.Decoys) == 0 && onlyShows(a) {
+		return a, s.showsNothingHidden(p, a)
+	}
 	if rec.Tier == workspace && (!a.IsZero() || len(p.Decoys) > 0) {
 		return a, fault.New(fault.Unsupported, "tier workspace does not support mounts, "+
 			"which files.readonly, files.writable, files.mounts and files.decoys require").
-			WithHint("use --tier process, or remove them")
+			WithHint("use --tier process, or remove them; files.mounts can show a path where it is, with equal from " +
+				"and to, unless confine is off")
 	}
 	if err := placeDecoys(p, rec.Root, s.config.Homes, a); err != nil || a.IsZero() {
 		return a, err
 	}
 	return a, s.showsNothingHidden(p, a)
+}
+
+// onlyShows reports whether a only shows paths of the host where they are, which a locked workspace can do.
+func onlyShows(a rootspec.Access) bool {
+	for _, m := range a.Mounts {
+		if m.From != m.To {
+			return false
+		}
+	}
+	a.Mounts = nil
+	return a.IsZero()
+}
+
+// Shown says how tier workspace confines the commands of a sandbox and, if it does, which paths of the host the mounts
+// of the policy let them read, and which change. It checks the host again, like Access.
+func (s *Policies) Shown(ctx context.Context, rec *meta.Sandbox) (how policy.Confine, read, write []string, err error) {
+	p, err := s.Of(ctx, rec)
+	if err != nil || p.Confine.Value == policy.ConfineOff {
+		return policy.ConfineOff, nil, nil, err
+	}
+	a, err := s.allows(p, rec)
+	for _, m := range a.Mounts {
+		if m.Write {
+			write = append(write, m.From)
+		} else {
+			read = append(read, m.From)
+		}
+	}
+	return p.Confine.Value, read, write, fault.Wrap(err, "enforce the policy of sandbox %s", rec.Name)
 }
 
 // showsNothingHidden refuses mounts of hidden host paths, of directories that contain them, and of the store, after

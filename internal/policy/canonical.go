@@ -25,7 +25,8 @@ func ParseCanonical(text []byte) (Policy, error) {
 		Tier: *d.Tier, Strong: *d.Strong, Hide: unplaced(d.Hide), ReadOnly: unplaced(d.ReadOnly),
 		Writable: unplaced(d.Writable),
 		Mounts:   unplaced(d.Mounts), Decoys: unplaced(d.DecoyAt), OnTouch: Said[Touch]{Value: TouchRecord},
-		Ignore: unplaced(d.Ignore), MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
+		Confine: Said[Confine]{Value: ConfineAuto},
+		Ignore:  unplaced(d.Ignore), MemoryFork: Said[MemoryFork]{Value: MemoryAllow},
 		Network: Network{Mode: net.Mode, Allow: unplacedRules(net.Allow), Deny: unplacedRules(net.Deny),
 			Ask: net.Ask != nil && net.Ask.Value},
 		LimitsAt: map[string]Origin{}, Env: map[string]Said[string]{},
@@ -34,10 +35,14 @@ func ParseCanonical(text []byte) (Policy, error) {
 	if d.OnTouch != nil {
 		p.OnTouch = *d.OnTouch
 	}
+	if d.Confine != nil {
+		p.Confine = *d.Confine
+	}
 	if d.MemoryFork != nil {
 		p.MemoryFork = *d.MemoryFork
 	}
 	p.Tier.At, p.Strong.At, p.OnTouch.At, p.MemoryFork.At, p.NetAt = at, at, at, at, at
+	p.Confine.At = at
 	for _, l := range limits() {
 		if v, ok := d.Limits[l.name]; ok {
 			*l.in(&p.Limits), p.LimitsAt[l.name] = v.Value, at

@@ -15,6 +15,9 @@ func (p Policy) document() Document {
 	if len(p.Ignore) > 0 { // likewise
 		d.Ignore = p.Ignore
 	}
+	if p.Confine.Value != ConfineAuto { // likewise
+		d.Confine = &p.Confine
+	}
 	if p.MemoryFork.Value == MemoryDeny { // likewise
 		d.MemoryFork = &p.MemoryFork
 	}

@@ -65,6 +65,7 @@ type Access struct {
 type Document struct {
 	Name     string
 	Tier     *Said[Tier]
+	Confine  *Said[Confine]
 	Strong   *Said[bool] // refuse what the host cannot enforce in full
 	Hide     []Said[Path]
 	Show     []Said[Path] // built-in hidden paths to show

@@ -56,6 +56,9 @@ func Explain(p Policy) []Line {
 			say("limits."+l.name, fmt.Sprint(l.write(v)), p.LimitsAt[l.name])
 		}
 	}
+	if p.Confine.Value != ConfineAuto {
+		say("confine", string(p.Confine.Value), p.Confine.At)
+	}
 	if p.MemoryFork.Value == MemoryDeny {
 		say("memory.fork", string(p.MemoryFork.Value), p.MemoryFork.At)
 	}

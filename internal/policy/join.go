@@ -13,6 +13,7 @@ func join(a, b Document) Document {
 		Name:       cmp.Or(a.Name, b.Name),
 		Tier:       pick(a.Tier, b.Tier, func(x, y Tier) bool { return x.rank() > y.rank() }),
 		Strong:     pick(a.Strong, b.Strong, func(x, _ bool) bool { return x }),
+		Confine:    pick(a.Confine, b.Confine, stricterConfine),
 		Hide:       add(a.Hide, b.Hide),
 		Show:       add(a.Show, b.Show),
 		ReadOnly:   add(a.ReadOnly, b.ReadOnly),

@@ -31,6 +31,7 @@ type Layer struct {
 type Policy struct {
 	Tier       Said[Tier]
 	Strong     Said[bool]
+	Confine    Said[Confine] // how tier workspace confines commands
 	Hide       []Said[Path]
 	ReadOnly   []Said[Path] // wins over Writable
 	Writable   []Said[Path] // nil leaves the base as it is; otherwise only these are writable
@@ -75,6 +76,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	m.p = Policy{
 		Tier:       Said[Tier]{defaultTier, builtInOrigin("")},
 		Strong:     Said[bool]{false, builtInOrigin("")},
+		Confine:    Said[Confine]{ConfineAuto, builtInOrigin("")},
 		OnTouch:    Said[Touch]{TouchRecord, builtInOrigin("")},
 		MemoryFork: Said[MemoryFork]{MemoryAllow, builtInOrigin("")},
 		Network:    Network{Mode: NetOff},
@@ -94,6 +96,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 		said[l.Level] = join(said[l.Level], l.Document)
 	}
 	m.confinement(said)
+	m.lock(said)
 	m.files(said)
 	m.history(said)
 	m.network(said)

@@ -20,6 +20,9 @@ type placing struct {
 func (p *Policy) each(fn func(what string, at *Origin)) {
 	fn("tier", &p.Tier.At)
 	fn("strong", &p.Strong.At)
+	if p.Confine.Value != ConfineAuto {
+		fn("confine", &p.Confine.At)
+	}
 	fn("network", &p.NetAt)
 	paths := func(key string, list []Said[Path]) {
 		for i := range list {

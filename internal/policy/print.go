@@ -14,6 +14,7 @@ import (
 func (d Document) MarshalJSON() ([]byte, error) {
 	out := map[string]any{"version": FileVersion}
 	put(out, "tier", d.Tier)
+	put(out, "confine", d.Confine)
 	put(out, "strong", d.Strong)
 	files := map[string]any{}
 	putList(files, "hide", d.Hide)

@@ -28,6 +28,7 @@ type launcher struct {
 	listener *os.File         // listener of the notifying filter; nil without one
 	refusals seccomp.Refusals // rules for the calls that the listener refuses; nil for none
 	untold   error            // why the listener refuses nothing although g.Tell is set
+	closed   error            // why a locked workspace can make no Unix sockets; nil if it can
 	work     chan func()
 	env      atomic.Pointer[[]string] // environment of every command
 	open     unix.Rlimit              // the limit of commands that forkOpenly starts
@@ -70,7 +71,10 @@ func (l *launcher) confine() error {
 		// The working directory and the umask stay those of the whole process, whose other threads use neither: the
 		// filter of a container may refuse unshare(2).
 		unix.Umask(0o022)
-		return nil
+		if g.Lock == nil {
+			return nil
+		}
+		return l.lock()
 	}
 	// The thread gets its own working directory and umask.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -98,11 +102,19 @@ func (l *launcher) confine() error {
 		return nil
 	}
 	open := seccomp.Options{Netlink: g.Netlink, Report: g.Tell}
-	give := seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open}
+	return l.filter(open, seccomp.NotifyOptions{Emulate: g.Emulate, Promote: g.Promote, Trace: g.Trace, Refuse: open})
+}
+
+// filter installs both filters. Where this process has another listener already, as in some containers, nothing is
+// reported.
+func (l *launcher) filter(open seccomp.Options, give seccomp.NotifyOptions) error {
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
-	if errors.Is(err, unix.EBUSY) && g.Tell { // this process has another listener already, as in some containers
+	if errors.Is(err, unix.EBUSY) && open.Report {
 		l.untold = err
 		open.Report, give.Refuse = false, seccomp.Options{}
+		if give.Connect {
+			give.Connect, give.Terminals, open.NoUnix = false, false, true
+		}
 		fd, err = seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
 	}
 	if err != nil {
@@ -175,20 +187,6 @@ func dropPrivileges(g plan.Guest) error {
 	return fault.Wrap(unix.Capset(&head, &data[0]), "drop the capabilities")
 }
 
-// landlockScopes restricts signals and abstract sockets to the domain (landlock(7), ABI 6).
-func landlockScopes() error {
-	attr := struct{ fs, net, scoped uint64 }{scoped: 0x1 | 0x2}
-	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
-	if e != 0 {
-		return e
-	}
-	defer unix.Close(int(fd))
-	if _, _, e := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); e != 0 {
-		return e
-	}
-	return nil
-}
-
 // start runs s in a new session, with the three files as standard input, output and error.
 func (l *launcher) start(s initlink.Spawn, files []int) initlink.Spawned {
 	done := make(chan initlink.Spawned)
@@ -232,7 +230,12 @@ func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return initlink.Spawned{Code: 127, Message: fmt.Sprintf("%s: %s", s.Cmd[0], reason(s.Cmd[0], file, err))}
 	}
-	return initlink.Spawned{Code: 126, Message: fmt.Sprintf("%s: %v", s.Cmd[0], err)}
+	message := fmt.Sprintf("%s: %v", s.Cmd[0], err)
+	if l.guest.Lock != nil && errors.Is(err, unix.EACCES) {
+		message += "; a locked workspace runs programs only of the system's directories, the sandbox and files.mounts: " +
+			"see coppice help create, --confine"
+	}
+	return initlink.Spawned{Code: 126, Message: message}
 }
 
 func reason(word, file string, err error) string {

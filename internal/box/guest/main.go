@@ -84,7 +84,7 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	case plan.TierGvisor:
 		err = d.setUpGvisor(g)
 	case plan.TierWorkspace:
-		err = d.setUpWorkspace()
+		err = d.setUpWorkspace(g, m.FDs)
 	default:
 		weak, err = d.setUpRoot(g, m.FDs)
 	}
@@ -134,7 +134,22 @@ func (d *daemon) setUpGvisor(g plan.Guest) (err error) {
 }
 
 // setUpWorkspace makes init the subreaper of processes that commands leave behind. It needs no root file system.
-func (d *daemon) setUpWorkspace() error {
+//
+// With g.Tell, the descriptor of the tally of refused calls came with the plan.
+func (d *daemon) setUpWorkspace(g plan.Guest, fds []int) error {
+	if g.Tell != (len(fds) == 1) || len(fds) > 1 {
+		return fault.New(fault.Internal, "the plan came with %d descriptors", len(fds))
+	}
+	if g.Tell {
+		if err := d.countRefusals(fds[0]); err != nil {
+			return err
+		}
+	}
+	if g.Lock != nil {
+		if err := makeOwn(g.Lock); err != nil {
+			return err
+		}
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fault.Wrap(err, "become the reaper of orphaned processes")
 	}
@@ -203,6 +218,10 @@ func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 	if d.launcher, err = newLauncher(*g); err != nil {
 		return nil, err
 	}
+	if why := d.launcher.closed; why != nil {
+		weak = append(weak, plan.Item{Name: "unix sockets", State: plan.Weak, Detail: "none can be made but pairs, since " +
+			"init cannot check where they connect to: " + why.Error()})
+	}
 	if g.Tell && d.launcher.refusals == nil {
 		d.refused = nil
 		weak = append(weak, plan.Item{Name: "denials", State: plan.Off, Detail: "refused system calls " +
@@ -213,9 +232,11 @@ func (d *daemon) startLauncher(g *plan.Guest) (weak []plan.Item, err error) {
 
 // answerCalls starts to answer the calls of commands about which the kernel notifies l.
 func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err error) {
-	left, err := notify.Recover()
-	if err != nil {
-		return nil, err
+	var left []*notify.Left
+	if d.pid1 { // only then directories of layers are moved
+		if left, err = notify.Recover(); err != nil {
+			return nil, err
+		}
 	}
 	// What could not be undone may not have been created by Coppice: a sandbox must not be able to prevent its own
 	// start by the files that it writes. No data is lost.
@@ -226,6 +247,9 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 			rootspec.Workshop + " is removed"})
 	}
 	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
+	if g.Lock != nil {
+		opt.Sockets, opt.Terminals = sockets(g.Lock), true
+	}
 	if d.refused != nil {
 		opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused
 	}

@@ -44,7 +44,10 @@ func (k *keeper) build(ctx context.Context) (err error) {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fault.Wrap(err, "become the reaper of orphaned processes")
 		}
-		var facts plan.Facts
+		facts, err := hostFacts()
+		if err != nil {
+			return err
+		}
 		facts.Passwd, _ = os.ReadFile("/etc/passwd")
 		facts.Group, _ = os.ReadFile("/etc/group")
 		return k.attempt(ctx, facts, "")

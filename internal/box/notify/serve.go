@@ -42,6 +42,11 @@ type Options struct {
 	// nil.
 	Refusals seccomp.Refusals
 	Refused  func(Refusal)
+	// Sockets are directories of this process's root, without links in their paths. Of the Unix sockets with a path,
+	// callers can connect only to those in one of them; see connect.
+	Sockets []string
+	// Terminals opens for callers the slaves of the pseudo terminals that they have made.
+	Terminals bool
 	// Report is called for promotions, possibly from several goroutines at once, and must not block. It may be nil.
 	Report func(Event)
 	// Lock is held for reading while a call is received and answered, and for writing during a promotion. All Serve
@@ -99,7 +104,8 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	if err != nil {
 		return err
 	}
-	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc}
+	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc,
+		connecting: make(chan struct{}, maxConnecting)}
 	defer runtime.KeepAlive(file) // its finalizer would close it
 	// With a record, each of the many programs that a build starts would keep this processor from its caller.
 	if opt.Asked == nil {
@@ -171,7 +177,9 @@ type server struct {
 	opt     Options
 	ownProc bool // whether /proc shows the callers' pid namespace
 	slow    sync.WaitGroup
-	trying  sync.Mutex // held while a rename is considered; locked after Options.Lock
+
+	connecting chan struct{} // a token for each connect(2) in progress
+	trying     sync.Mutex    // held while a rename is considered; locked after Options.Lock
 }
 
 // next receives a notification. It answers it at once if that takes no longer than a check, and otherwise in a
@@ -198,6 +206,9 @@ func (s *server) next() error {
 
 // decide returns the answer to n, or a function that determines the answer, sends it, and may take long.
 func (s *server) decide(n *notification) (verdict, func()) {
+	if s.opt.Terminals && n.call.nr == unix.SYS_IOCTL && uint32(n.call.args[1]) == unix.TIOCGPTPEER {
+		return verdict{}, func() { s.openSlave(caller{s: s, id: n.id, tid: int(n.tid), args: n.call.args}) }
+	}
 	if v, ok := s.refuse(n); ok {
 		return v, nil
 	}
@@ -217,6 +228,8 @@ func (s *server) decide(n *notification) (verdict, func()) {
 			s.opt.Began(c.tid)
 		}
 		return proceed, nil
+	case op.connect:
+		return verdict{}, func() { s.connect(c) }
 	case op.rename != nil:
 		if !s.ownProc {
 			return proceed, nil
@@ -240,6 +253,7 @@ type operation struct {
 	rename  func(args [6]uint64) renameArgs
 	execute bool
 	begin   bool
+	connect bool
 	emulate func(c caller, args [6]uint64) verdict
 }
 

@@ -129,6 +129,9 @@ func tiers(r *Report, h host) []Item {
 	}
 	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing is required",
 		Detail: "history without confinement"}
+	if it, ok := r.Item(Features, Landlock); ok && (it.State == OK || it.State == Weak) {
+		workspace.Detail = "history, with a lock of Landlock and seccomp, without namespaces"
+	}
 	if process.State == OK || process.State == Weak {
 		r.Tier = TierProcess
 	}

@@ -3,6 +3,8 @@
 package refusals
 
 import (
+	"os"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/procs"
@@ -21,13 +23,14 @@ type Session struct {
 // SessionOf returns the session of the command from which thread tid descends. If a descendant of the command has
 // created its own session, the command's session is found through the parents of that session's leader.
 func SessionOf(tid int) Session {
+	self := os.Getpid() // init: not PID 1 in tier workspace
 	for range maxUp {
 		sid, err := unix.Getsid(tid)
 		if err != nil || sid <= 1 {
 			return Session{}
 		}
 		up, lives := procs.Parent(sid)
-		if !lives || up <= 1 {
+		if !lives || up <= 1 || up == self {
 			return Session{Leader: sid, Lives: lives}
 		}
 		tid = up

@@ -17,6 +17,13 @@ type Options struct {
 	// Report omits the rules that Notifying includes with the same Options: its listener refuses their calls and
 	// reports them.
 	Report bool
+	// Shared is for a sandbox without mounts and network of its own. It refuses Unix datagram sockets, from which
+	// sendto(2) reaches every socket of the host that a path names.
+	Shared bool
+	// NoInet refuses Internet sockets, where no network namespace limits what they reach.
+	NoInet bool
+	// NoUnix refuses Unix sockets, where nothing checks connect(2). Pairs that are connected from the start remain.
+	NoUnix bool
 }
 
 // lastKnownCall is file_setattr (Linux 6.17), the last call that was reviewed for this table. Later calls do not exist
@@ -84,7 +91,12 @@ func hardeningRules(o Options) []Rule {
 
 // allRules returns the rules of Hardening without Report.
 func allRules(o Options) []Rule {
-	return slices.Concat([]Rule{leases, socketRule(o)}, hardening, hardeningArch)
+	socket, pair := socketRule(o, unix.SYS_SOCKET), socketRule(o, unix.SYS_SOCKETPAIR)
+	if o.NoUnix {
+		local := []Test{{Arg: 0, Is: In, Of: []uint32{unix.AF_UNIX}}}
+		socket.Cases = slices.Insert(socket.Cases, 0, Case{When: local, Do: Errno(unix.EACCES)})
+	}
+	return slices.Concat([]Rule{leases, socket, pair}, hardening, hardeningArch)
 }
 
 // leases refuses leases on files. Only a filter can refuse a lease to the owner of a file (generic_setlease of
@@ -104,11 +116,12 @@ var leases = Rule{
 var ordinaryNetlink = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_AUDIT, unix.NETLINK_KOBJECT_UEVENT,
 	unix.NETLINK_SOCK_DIAG, unix.NETLINK_GENERIC}
 
-func socketRule(o Options) Rule {
+// socketRule is the rule for socket(2) or socketpair(2).
+func socketRule(o Options, call uint32) Rule {
 	inet := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
 	netlink := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_NETLINK}}
 	r := Rule{
-		Calls: []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR},
+		Calls: []uint32{call},
 		Cases: []Case{
 			{When: []Test{{Arg: 0, Is: NotIn, Of: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}}},
 				Do: Errno(unix.EAFNOSUPPORT)},
@@ -123,6 +136,14 @@ func socketRule(o Options) Rule {
 		Tell: true,
 		Why: "an allow-list of families: AF_VSOCK reaches the hypervisor past every network namespace; " +
 			"AF_NETLINK, AF_PACKET, AF_ALG and the rest are attack surface (and load modules on demand)",
+	}
+	if o.NoInet {
+		r.Cases = slices.Insert(r.Cases, 0, Case{When: []Test{inet}, Do: Errno(unix.EACCES)})
+	}
+	if o.Shared {
+		r.Cases = append(r.Cases, Case{When: []Test{{Arg: 0, Is: In, Of: []uint32{unix.AF_UNIX}},
+			{Arg: 1, Mask: sockTypeMask, Is: NotIn, Of: []uint32{unix.SOCK_STREAM, unix.SOCK_SEQPACKET}}},
+			Do: Errno(unix.EACCES)})
 	}
 	no := Errno(unix.EAFNOSUPPORT)
 	if o.Netlink {

@@ -2,7 +2,11 @@
 
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // NotifyOptions select the calls that Notifying passes to the listener.
 type NotifyOptions struct {
@@ -13,6 +17,10 @@ type NotifyOptions struct {
 	Promote bool
 	// Trace passes the calls that start a program on, so that the listener sees every start.
 	Trace bool
+	// Connect passes connect(2) on, so that the listener decides which Unix sockets can be reached.
+	Connect bool
+	// Terminals passes on the ioctl(2) that opens the slave of a pseudo terminal, which Landlock would refuse.
+	Terminals bool
 	// Refuse, if its Report is set, passes on the calls that Hardening omits with the same Options. The listener
 	// refuses them as Refusals specifies.
 	Refuse Options
@@ -31,11 +39,22 @@ func Notifying(o NotifyOptions) []unix.SockFilter {
 
 func notifyingRules(o NotifyOptions) []Rule {
 	rules := refusing(o.Refuse)
+	if o.Terminals {
+		rules = passIoctl(rules, unix.TIOCGPTPEER)
+	}
 	if o.Promote {
 		rules = append(rules, Rule{
 			Calls: renameCalls,
 			Do:    Notify,
 			Why:   "overlayfs with userxattr answers EXDEV to the rename of a directory that a lower layer has",
+		})
+	}
+	if o.Connect {
+		rules = append(rules, Rule{
+			Calls: []uint32{unix.SYS_CONNECT},
+			Do:    Notify,
+			Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
+				"before ABI 9",
 		})
 	}
 	if o.Trace {
@@ -48,6 +67,19 @@ func notifyingRules(o NotifyOptions) []Rule {
 		rules = append(rules, mknodRules...)
 	}
 	return rules
+}
+
+// passIoctl makes rules pass on one ioctl(2). The first rule of a call decides about it.
+func passIoctl(rules []Rule, request uint32) []Rule {
+	one := Case{When: []Test{{Arg: 1, Is: In, Of: []uint32{request}}}, Do: Notify}
+	for i := range rules {
+		if slices.Contains(rules[i].Calls, unix.SYS_IOCTL) {
+			rules[i].Cases = append(slices.Clone(rules[i].Cases), one)
+			return rules
+		}
+	}
+	return append(rules, Rule{Calls: []uint32{unix.SYS_IOCTL}, Cases: []Case{one},
+		Why: "the slaves of other terminals are closed, and a path of them would be checked"})
 }
 
 // goAffinity is the size of the mask that the Go runtime passes (runtime/os_linux.go, getCPUCount). No other library

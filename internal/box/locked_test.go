@@ -1,0 +1,398 @@
+//go:build linux && (amd64 || arm64)
+
+package box_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/boxtest"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
+)
+
+// attack is a program in Python that prints THROUGH if it reaches something outside of a locked workspace. It finds the
+// targets in variables of its environment.
+type attack struct {
+	name, code string
+	off        bool   // only without a network
+	record     string // the refused call that is recorded
+	// walled says that the host itself may stop it, so that it need not get through without the lock.
+	walled bool
+}
+
+// attacks are made in a workspace with and without a lock. Those without the lock show that they work.
+var attacks = []attack{
+	{name: "read a file", code: "through(open(C + '/precious').read())"},
+	{name: "list a directory", code: "through(os.listdir(C))"},
+	{name: "read by a link", code: "os.symlink(C + '/precious', 'link'); through(open('link').read())"},
+	{name: "read by an open directory", code: `
+d = os.open(C, os.O_PATH)
+through(os.read(os.open('precious', os.O_RDONLY, dir_fd=d), 1))`},
+	{name: "link", code: "os.link(C + '/precious', 'linked'); through(open('linked').read())"},
+	{name: "create a file", code: "open(C + '/made', 'w').close(); through(1)"},
+	{name: "append to a file", code: "open(C + '/appended', 'a').write('x'); through(1)"},
+	{name: "truncate a file", code: "os.truncate(C + '/truncated', 0); through(1)"},
+	{name: "rename a file", code: "os.rename(C + '/renamed', C + '/other'); through(1)"},
+	{name: "remove a file", code: "os.unlink(C + '/removed'); through(1)"},
+	{name: "move a file in", code: "os.rename(C + '/moved', 'moved'); through(1)"},
+	{name: "make a directory", code: "os.mkdir(C + '/dir'); through(1)"},
+	{name: "make a link", code: "os.symlink('x', C + '/symlink'); through(1)"},
+	{name: "execute a program", code: "through(os.spawnv(os.P_WAIT, C + '/prog', ['true']) == 0)"},
+	{name: "execute a program by its loader", code: `
+loader = [l.split()[-1] for l in open('/proc/self/maps') if '/ld' in l]
+through(loader and os.spawnv(os.P_WAIT, loader[0], [loader[0], C + '/prog']) == 0)`},
+	{name: "files of the sandbox's monitor", code: "through(os.listdir(RUN))"},
+	{name: "the root of another process", walled: true,
+		code: "through(open('/proc/%s/root%s/precious' % (PID, C)).read())"},
+	{name: "the environment of another process", code: "through(open('/proc/%s/environ' % PID).read())", walled: true},
+	{name: "the environment of the monitor", code: `
+up = os.getppid()
+while up > 1:
+    try: through(open('/proc/%d/environ' % up).read())
+    except OSError: pass
+    up = int(open('/proc/%d/stat' % up).read().rsplit(')', 1)[1].split()[1])`, walled: true},
+	{name: "signal a process", code: "os.kill(int(PID), 0); through(1)"},
+	{name: "signal init", code: "os.kill(os.getppid(), 0); through(1)"},
+	{name: "trace a process", code: "through(syscall(NR['ptrace'], 0x4206, int(PID), 0, 0) == 0)", walled: true},
+	{name: "limits of another process", code: `
+import resource
+resource.prlimit(int(PID), resource.RLIMIT_NOFILE); through(1)`, walled: true, record: "prlimit64"},
+	{name: "a socket", code: "unix(C + '/sock')", record: "connect"},
+	{name: "a socket by a link", code: "os.symlink(C + '/sock', 'way'); unix('way')", record: "connect"},
+	{name: "a socket from its directory", code: "os.chdir(C); unix('sock')", record: "connect"},
+	{name: "a socket by a descriptor", code: `
+d = os.open(C + '/sock', os.O_PATH)
+unix('/proc/self/fd/%d' % d)`, record: "connect"},
+	{name: "the monitor's socket", code: "unix(RUN + '/keeper.sock')", record: "connect"},
+	{name: "an abstract socket", code: "unix('\\0' + ABSTRACT)", record: "connect"},
+	{name: "a datagram", code: `
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.sendto(b'x', C + '/dgram'); through(1)`, record: "socket"},
+	{name: "a datagram from a pair", code: `
+s, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.sendto(b'x', C + '/dgram'); through(1)`, record: "socketpair"},
+	// One thread changes the address while another connects with it.
+	{name: "a socket whose address changes", code: `
+l = socket.socket(socket.AF_UNIX); l.bind('mine'); l.listen(1000)
+ours = struct.pack('=H', socket.AF_UNIX) + os.path.abspath('mine').encode().ljust(107, b'\0')
+theirs = struct.pack('=H', socket.AF_UNIX) + (C + '/sock').encode().ljust(107, b'\0')
+b = ctypes.create_string_buffer(ours, 110)
+def swap():
+    while True:
+        ctypes.memmove(b, theirs, 109); ctypes.memmove(b, ours, 109)
+threading.Thread(target=swap, daemon=True).start()
+end = time.time() + 1.5
+while time.time() < end:
+    s = socket.socket(socket.AF_UNIX)
+    if libc.connect(s.fileno(), b, 109) == 0 and s.getpeername() == C + '/sock': through(1)
+    s.close()
+    l.setblocking(False)
+    try: l.accept()[0].close()
+    except OSError: pass`},
+	// One thread replaces the descriptor by a Unix socket while another connects an Internet socket.
+	{name: "a socket whose descriptor changes", code: `
+address = struct.pack('=H', socket.AF_UNIX) + (C + '/sock').encode().ljust(107, b'\0')
+b = ctypes.create_string_buffer(address, 110)
+local, inet = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)
+fd = os.dup(inet.fileno())
+def swap():
+    while True:
+        os.dup2(local.fileno(), fd); os.dup2(inet.fileno(), fd)
+threading.Thread(target=swap, daemon=True).start()
+end = time.time() + 1.5
+while time.time() < end:
+    if libc.connect(fd, b, 109) == 0: through(1)`},
+	{name: "a terminal", code: "os.open(PTS, os.O_RDWR | os.O_NOCTTY); through(1)"},
+	{name: "the request for a terminal of another device", walled: true,
+		code: "through(syscall(NR['ioctl'], 1, 0x5441, 2) >= 0)"},
+	{name: "namespaces", code: "through(syscall(NR['unshare'], 0x10000000) == 0)", walled: true, record: "unshare"},
+	{name: "keyrings", code: "through(syscall(NR['keyctl'], 0, -3, 1, 0, 0) > 0)", record: "keyctl"},
+	{name: "bpf", walled: true, record: "bpf",
+		code: "through(syscall(NR['bpf'], 0, 0, 0) < 0 and ctypes.get_errno() == 22)"},
+	{name: "a ring", code: "p = ctypes.create_string_buffer(120); through(syscall(425, 4, p) >= 0)", walled: true},
+	{name: "a device", code: "os.mknod('disk', 0o60600, os.makedev(1, 0)); through(1)", walled: true},
+	{name: "a vsock", code: "socket.socket(40, socket.SOCK_STREAM); through(1)", walled: true, record: "socket"},
+	{name: "tcp", code: "socket.create_connection(('127.0.0.1', int(PORT))); through(1)", off: true, record: "socket"},
+	{name: "udp", off: true, record: "socket",
+		code: "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)); through(1)"},
+	{name: "a listener", code: "socket.socket(socket.AF_INET6).listen(); through(1)", off: true, record: "socket"},
+}
+
+// prelude are the definitions that attacks use.
+const prelude = `
+import ctypes, os, socket, struct, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+syscall = libc.syscall
+NR = {'ptrace': 101, 'unshare': 272, 'keyctl': 250, 'bpf': 321, 'ioctl': 16}
+if os.uname().machine == 'aarch64':
+    NR = {'ptrace': 117, 'unshare': 97, 'keyctl': 219, 'bpf': 280, 'ioctl': 29}
+C, RUN, PID, ABSTRACT, PTS, PORT = (os.environ.get(k, '') for k in ('C', 'RUN', 'PID', 'ABSTRACT', 'PTS', 'PORT'))
+def through(x):
+    if x:
+        print('THROUGH', flush=True)
+        os._exit(0)
+def unix(p):
+    s = socket.socket(socket.AF_UNIX); s.connect(p); through(1)
+`
+
+// targets makes the targets of attacks, and returns the variables that name them.
+func targets(t *testing.T) []string {
+	t.Helper()
+	dir := canaries(t)
+	for _, name := range []string{"appended", "truncated", "renamed", "removed", "moved"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("HOSTSECRET\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program, err := exec.LookPath("true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "prog"), text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	abstract := "coppice-test-" + filepath.Base(dir)
+	listen := func(network, address string) net.Listener {
+		l, err := net.Listen(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Close()
+			}
+		}()
+		return l
+	}
+	listen("unix", filepath.Join(dir, "sock"))
+	listen("unix", "@"+abstract)
+	tcp := listen("tcp", "127.0.0.1:0").Addr().(*net.TCPAddr)
+	d, err := net.ListenPacket("unixgram", filepath.Join(dir, "dgram"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	sleep := exec.Command("sleep", "1000")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = sleep.Process.Kill()
+		_ = sleep.Wait()
+	})
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"C=" + dir, "ABSTRACT=" + abstract, fmt.Sprintf("PID=%d", sleep.Process.Pid),
+		fmt.Sprintf("PTS=/dev/pts/%d", n), fmt.Sprintf("PORT=%d", tcp.Port)}
+}
+
+// TestLocked_StopsAttackers makes each attack with the lock, which must stop it, and without, where it must get through
+// unless the host has a wall of its own.
+func TestLocked_StopsAttackers(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3: to make system calls")
+	}
+	in := func(how, net string, env []string) *boxtest.Box {
+		return (boxtest.Tier{Config: locked}).Start(t, func(c *plan.Config) {
+			c.Confine, c.Net, c.Env = how, net, append(slices.Clone(env), "RUN="+c.RunDir)
+			if how == plan.ConfineOff {
+				c.Journal = ""
+			}
+		})
+	}
+	env := targets(t)
+	walled, offline := in(plan.ConfineAuto, plan.NetHost, env), in(plan.ConfineAuto, plan.NetOff, env)
+	for _, item := range []string{plan.HostFiles, "signals", "unix sockets", "system calls"} {
+		if s := walled.Enforced.State(item); s != plan.On {
+			t.Fatalf("needs landlock: %s is %q", item, s)
+		}
+	}
+	for _, a := range attacks {
+		for _, b := range []*boxtest.Box{walled, offline} {
+			if a.off && b == walled {
+				continue
+			}
+			before := refusedCalls(t, b)[a.record]
+			r := b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", prelude + a.code}})
+			if strings.Contains(r.Stdout, "THROUGH") {
+				t.Errorf("%s, with net %s: %+v", a.name, b.Config.Net, r)
+			}
+			if a.record != "" && refusedCalls(t, b)[a.record] <= before {
+				t.Errorf("%s, with net %s: %s is not recorded: %+v", a.name, b.Config.Net, a.record, r)
+			}
+		}
+	}
+	intactFile(t, env[0][2:])
+	open := in(plan.ConfineOff, plan.NetHost, env)
+	for _, a := range attacks {
+		r := open.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", prelude + a.code}})
+		if !a.walled && !strings.Contains(r.Stdout, "THROUGH") {
+			t.Errorf("%s does not work without the lock: %+v", a.name, r)
+		}
+	}
+}
+
+// intactFile checks that no attack has changed what is in dir.
+func intactFile(t *testing.T, dir string) {
+	t.Helper()
+	for _, name := range []string{"precious", "appended", "truncated", "renamed", "removed", "moved"} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); string(text) != "HOSTSECRET\n" {
+			t.Errorf("%s contains %q: %v", name, text, err)
+		}
+	}
+}
+
+// refusedCalls counts the refused system calls in the journal of b.
+func refusedCalls(t *testing.T, b *boxtest.Box) map[string]int {
+	t.Helper()
+	evs, err := journal.Read(journal.Place{Dir: b.Config.Journal}, journal.Query{Kinds: []string{wire.NetRefused}})
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		t.Fatal(err)
+	}
+	n := map[string]int{}
+	for _, e := range evs {
+		n[e.Syscall] += max(e.Count, 1)
+	}
+	return n
+}
+
+// TestLocked_ServesPrograms checks what programs need in a locked workspace.
+func TestLocked_ServesPrograms(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3: to make system calls")
+	}
+	env := targets(t)
+	shown := canaries(t)
+	b := (boxtest.Tier{Config: locked}).Start(t, func(c *plan.Config) {
+		c.Env, c.Places.Read = env, []string{shown}
+	})
+	for name, code := range map[string]string{
+		"a socket in the tree": `
+l = socket.socket(socket.AF_UNIX); l.bind('s'); l.listen(); unix('s')`,
+		"a socket in TMPDIR": `
+import tempfile
+p = tempfile.mkdtemp() + '/s'
+l = socket.socket(socket.AF_UNIX); l.bind(p); l.listen(); unix(p)`,
+		"a packet socket": `
+l = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); l.bind('p'); l.listen()
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect('p'); through(1)`,
+		"a missing socket": `
+try: unix(os.getcwd() + '/none')
+except FileNotFoundError: through(1)`,
+		"a pair": "a, b = socket.socketpair(); a.send(b'x'); through(b.recv(1) == b'x')",
+		"tcp":    "socket.create_connection(('127.0.0.1', int(PORT))); through(1)",
+		"udp": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 9)); s.send(b'x'); " +
+			"through(1)",
+		"a refusal": "through(socket.socket().connect_ex(('127.0.0.1', 1)) == 111)",
+		"nonblocking": "s = socket.socket(); s.setblocking(False); " +
+			"through(s.connect_ex(('127.0.0.1', int(PORT))) in (0, 115))",
+		"a bad address": `
+s = socket.socket()
+through(libc.connect(s.fileno(), 1, 16) < 0 and ctypes.get_errno() == 14 and libc.connect(99, 1, 16) < 0 and
+        ctypes.get_errno() == 9)`,
+		"a shown path":                 "through(open('" + shown + "/precious').read())",
+		"its home":                     "h = os.environ['HOME']; open(h + '/.x', 'w').close(); through(os.listdir(h))",
+		"the mode of a file":           "open('m', 'w').close(); os.chmod('m', 0o600); through(1)",
+		"a terminal of its own":        "import pty; m, s = pty.openpty(); os.write(s, b'x'); through(os.read(m, 1))",
+		"a signal":                     "os.kill(os.getpid(), 0); os.kill(0, 0); through(1)",
+		"a process in another command": "through(os.readlink('/proc/%s/exe' % open('pid').read().strip()))",
+	} {
+		b.Sh(t, "sleep 1000 & echo $! >pid")
+		r := b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", prelude + code}})
+		if !strings.Contains(r.Stdout, "THROUGH") {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	if r := b.Sh(t, "echo x >"+shown+"/made"); r.Exit.Code == 0 {
+		t.Errorf("a path that is only shown was changed: %+v", r)
+	}
+	intact(t, shown)
+	r := b.Do(t, wire.ExecRequest{Cmd: []string{env[0][2:] + "/prog"}})
+	if r.Exit.Code != 126 || !strings.Contains(r.Exit.Message, "locked workspace") {
+		t.Errorf("%+v", r.Exit)
+	}
+}
+
+// TestLocked_FreezesWhileItConnects checks that a connection that takes long delays no capture.
+func TestLocked_FreezesWhileItConnects(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3: to make system calls")
+	}
+	b := (boxtest.Tier{Config: locked}).Start(t)
+	s := b.Open(t, wire.ExecRequest{Cmd: []string{"python3", "-c", prelude + `
+l = socket.socket(socket.AF_UNIX); l.bind('s'); l.listen(0)
+held = []
+print('begun', flush=True)
+for i in range(3): # the queue is full after the first, and connect waits
+    held.append(socket.socket(socket.AF_UNIX)); held[-1].connect('s')`}})
+	defer s.Close()
+	boxtest.WaitOutput(t, s, "begun")
+	time.Sleep(100 * time.Millisecond)
+	began := time.Now()
+	f, err := b.Freeze(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("a capture waited %v for a connection", took)
+	}
+}
+
+// TestLocked_RequiresWhatItIsAskedFor checks that a plan that cannot be carried out is refused.
+func TestLocked_RequiresWhatItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	c := locked(t)
+	c.Strong = true
+	_, _, err := box.Start(t.Context(), programtest.Programs(), c)
+	if !fault.Is(err, fault.Unsupported) || !strings.Contains(err.Error(), "never strong") {
+		t.Errorf("strong: %v", err)
+	}
+	c = locked(t)
+	swapped := filepath.Join(c.Spec.Bind, "shown")
+	if err := os.Symlink("/var", swapped); err != nil {
+		t.Fatal(err)
+	}
+	c.Places.Read = []string{swapped}
+	if _, _, err := box.Start(t.Context(), programtest.Programs(), c); err == nil {
+		t.Error("a path that leads through a link was opened")
+	}
+}
