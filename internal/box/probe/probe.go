@@ -123,14 +123,19 @@ func tiers(r *Report, h host) []Item {
 	supervised := process
 	supervised.Name = TierSupervised
 	if supervised.State == OK || supervised.State == Weak {
-		if lacking := supervised.need(r, GateLink); !lacking && process.State == OK {
+		if lacking := supervised.need(r, GateLink, SeccompNotify); !lacking && process.State == OK {
 			supervised.Detail = "process, with rules for the network and a record of the programs that are started"
 		}
 	}
 	workspace := Item{Group: Tiers, Name: TierWorkspace, State: OK, Tried: "nothing is required",
 		Detail: "history without confinement"}
-	if process.State == OK || process.State == Weak {
-		r.Tier = TierProcess
+	for _, it := range []Item{process, supervised} {
+		switch it.State {
+		case OK, Weak:
+			r.Tier = it.Name
+		case Unknown:
+			r.Tier = ""
+		}
 	}
 	return []Item{supervised, process, workspace}
 }
