@@ -11,7 +11,7 @@ import (
 // tiers are the tiers from which auto chooses. It takes gvisor, which has a cost for each system call, only if the
 // policy says strong, and workspace only where choose says so.
 var tiers = choice{what: "tier", group: "tiers", names: []string{tierSupervised, tierProcess}, nested: true,
-	why:       "the strongest tier without a kernel of its own",
+	why:       "the strongest tier without a separate kernel",
 	otherwise: "; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
 
 // tierFor decides the tier of a sandbox with a policy, on a host with the report p, and says why. A tier that the

@@ -33,7 +33,7 @@ func tierItems(gvisor, supervised, process string) wire.ProbeReport {
 func TestTierFor(t *testing.T) {
 	t.Parallel()
 	const (
-		strongest = "the strongest tier without a kernel of its own"
+		strongest = "the strongest tier without a separate kernel"
 		maybe     = "; stronger where it works: gvisor (--tier gvisor)"
 		sure      = "; stronger here: gvisor (--tier gvisor)"
 		hosts     = "the strongest tier that can use the host's network, as requested by --net"

@@ -115,7 +115,7 @@ func (b *building) openWire(ctx context.Context) error {
 	return trust(&b.guest, &b.enforced, ca, stores)
 }
 
-// openPair creates the link between a box with a kernel of its own and its gate, and returns the gate's end.
+// openPair creates the link between a box with a separate kernel and its gate, and returns the gate's end.
 func (k *keeper) openPair() (*os.File, error) {
 	box, gate, err := link.Pair()
 	if err != nil {

@@ -69,7 +69,7 @@ type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	// Tier is the strongest tier without a kernel of its own that works: supervised or process; "" if neither works, or
+	// Tier is the strongest tier without a separate kernel that works: supervised or process; "" if neither works, or
 	// if it is unknown whether one does. It is never workspace, which confines nothing.
 	Tier   string `json:"tier"`
 	Driver string `json:"driver"` // the best driver that works, or ""
