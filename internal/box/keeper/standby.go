@@ -60,8 +60,11 @@ func (k *keeper) awaitPacket() bool {
 	if packets == nil {
 		return true
 	}
-	arrived := make(chan error, 1)
-	go func() { arrived <- waitReadable(packets) }()
+	arrived := make(chan struct{})
+	go func() { // ends when packets is closed
+		defer close(arrived)
+		waitReadable(packets)
+	}()
 	select {
 	case <-arrived: // or another policy has started the gate
 	case <-k.stop:
@@ -113,13 +116,12 @@ func (k *keeper) forgetLink() {
 	}
 }
 
-// waitReadable waits until a packet can be read from a socket, without reading it, or until the socket is closed.
-func waitReadable(f *os.File) error {
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
+// waitReadable waits until a packet can be read from a socket, without reading it, or until the socket is closed, which
+// is the only error.
+func waitReadable(f *os.File) {
+	if c, err := f.SyscallConn(); err == nil {
+		_ = c.Read(func(fd uintptr) bool { return polled(int(fd)) })
 	}
-	return c.Read(func(fd uintptr) bool { return polled(int(fd)) })
 }
 
 // readable reports whether a packet can be read from a socket.
