@@ -467,7 +467,7 @@ func (b *bench) slirp(into []string) (behind []string, end func(), err error) {
 // gateMemory measures the memory of an idle supervised sandbox, compared with one without a gate.
 func (b *bench) gateMemory() error {
 	var found [2]kibibytes
-	for i, make := range []func() (string, error){b.box, func() (string, error) { return b.sandbox(wire.Source{}) }} {
+	for i, make := range []func() (string, error){b.box, func() (string, error) { return b.tiered(plan.TierProcess) }} {
 		name, err := make()
 		if err != nil {
 			return err

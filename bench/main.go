@@ -143,7 +143,7 @@ func run() error {
 	only := flag.String("only", "",
 		"a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, "+
 			"go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, "+
-			"gate, programs, repo, gvisor, image")
+			"gate, programs, repo, gvisor, image, tiers")
 	load := flag.Duration("for", 10*time.Second, "how long to load the daemon")
 	flag.Parse()
 	want, err := regexp.Compile(*only)
@@ -190,6 +190,7 @@ func run() error {
 		{"doors", b.doors}, {"head", b.heads}, {"output", b.outputs}, {"files", b.transfers}, {"streams", b.streams},
 		{"load", b.loads},
 		{"gate", b.gates}, {"programs", b.programs}, {"repo", b.repos}, {"gvisor", b.gvisor}, {"image", b.images},
+		{"tiers", b.tiers},
 	}
 	scale := 1
 	if *quick {

@@ -122,6 +122,8 @@ type Sandbox struct {
 	// only in the answer to create and fork: what was refused, unreadable or weaker than requested
 	Warnings []string `json:"warnings,omitempty"`
 	Notes    []string `json:"notes,omitempty"` // only in the answer to create: what was done in addition
+	// only in the answer to create: why this tier, and what would be stronger; later it is in the status
+	TierReason string `json:"tier_reason,omitempty"`
 
 	// when it is removed, or, if it has tags, reduced to the tagged snapshots
 	Expires    *time.Time `json:"expires,omitempty"`
@@ -278,8 +280,10 @@ type ProbeReport struct {
 	Kernel string      `json:"kernel"` // kernel release
 	User   string      `json:"user"`   // user of the daemon
 	Items  []ProbeItem `json:"items"`  // the tested features
-	Tier   string      `json:"tier"`   // the choice of "auto"
-	Driver string      `json:"driver"` // the choice of "auto"
+	// the choice of "auto", unless the policy requests more, or what this tier cannot provide: "supervised", "process",
+	// or "" if neither works
+	Tier   string `json:"tier"`
+	Driver string `json:"driver"` // the choice of "auto"
 }
 
 // Snapshot is a node of the history.

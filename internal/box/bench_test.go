@@ -43,6 +43,10 @@ func BenchmarkStartTrueStop(b *testing.B) {
 		"gate": func(c *plan.Config) {
 			c.Tier, c.Journal, c.Phases = plan.TierSupervised, c.RunDir, []plan.Phase{phase(b, time.Time{})}
 		},
+		"gate that waits": func(c *plan.Config) {
+			c.Tier, c.Journal, c.Net = plan.TierSupervised, c.RunDir, plan.NetOff
+			c.Phases = []plan.Phase{phaseOf(b, time.Time{}, "version: 1\nnetwork: off")}
+		},
 	} {
 		b.Run(name, func(b *testing.B) {
 			c := config(b)

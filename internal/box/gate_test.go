@@ -573,3 +573,66 @@ func TestJavaStores_TrustGateAuthority(t *testing.T) {
 		}
 	}
 }
+
+// TestGate_StartsWithFirstPacket checks that the gate of a box whose network is off starts when a program uses the
+// network, or with another policy, and that until then nothing that the kernels send by themselves starts it.
+func TestGate_StartsWithFirstPacket(t *testing.T) {
+	t.Parallel()
+	at := outside(t)
+	off := phaseOf(t, time.Time{}, "version: 1\nnetwork: off")
+	for name, wake := range map[string]func(*testing.T, *boxtest.Box){
+		"packet": func(t *testing.T, b *boxtest.Box) {
+			if got, ok := reach(t, b, at); ok {
+				t.Errorf("connected without an allow rule: %q", got)
+			}
+			told(t, b, func(e wire.NetEvent) bool {
+				return e.Kind == wire.NetDeny && e.Addr == at.Addr().String() && e.Policy == b.Config.Phases[0].Digest
+			})
+		},
+		"policy": func(t *testing.T, b *boxtest.Box) {
+			if err := b.SetPolicy(t.Context(), b.Config.Phases); err != nil || gates(t, b) != 0 {
+				t.Errorf("the same policy: %v, %d gates", err, gates(t, b))
+			}
+			if err := b.SetPolicy(t.Context(), []plan.Phase{phase(t, time.Time{}, at.String())}); err != nil {
+				t.Fatal(err)
+			}
+			if got, ok := reach(t, b, at); !ok || got != "from outside\n" {
+				t.Errorf("with a rule: %q", got)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
+				c.ID, c.Net, c.Phases = fmt.Sprintf("first-%s-%d", name, os.Getpid()), plan.NetOff, []plan.Phase{off}
+			})
+			b.Sh(t, "sleep 1") // the kernel reports its multicast groups meanwhile
+			if now, err := b.Net(t.Context()); err != nil || now.Conns != 0 || gates(t, b) != 0 {
+				t.Errorf("before the first packet: %+v, %v, %d gates", now, err, gates(t, b))
+			}
+			wake(t, b)
+			if gates(t, b) != 1 {
+				t.Errorf("%d gates", gates(t, b))
+			}
+			if err := b.Stop(t.Context(), 0); err != nil || gates(t, b) != 0 {
+				t.Errorf("after the stop: %v, %d gates", err, gates(t, b))
+			}
+		})
+	}
+}
+
+// gates returns the number of gate processes of a box.
+func gates(t *testing.T, b *boxtest.Box) (n int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all {
+		text, _ := os.ReadFile(name) // the process may have exited
+		if string(text) == control.Argv0+"\x00"+b.Config.ID+"\x00" {
+			n++
+		}
+	}
+	return n
+}

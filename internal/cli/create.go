@@ -56,8 +56,8 @@ nor have the paths of --ignore, which rewinds leave as they are.`,
 				return err
 			}
 			return a.print(sb, func(w io.Writer) error {
-				a.note("created %s from %s: driver %s, tier %s, net %s, as %s", tty.Clean(sb.Name), tty.Clean(sb.From),
-					tty.Clean(sb.Driver), tty.Clean(sb.Tier), tty.Clean(sb.Net), tty.Clean(sb.User))
+				a.note("created %s from %s: driver %s, tier %s, net %s, as %s%s", tty.Clean(sb.Name), tty.Clean(sb.From),
+					tty.Clean(sb.Driver), tty.Clean(sb.Tier), tty.Clean(sb.Net), tty.Clean(sb.User), chosenTier(sb))
 				_, err := fmt.Fprintln(w, tty.Clean(sb.Name))
 				return err
 			})
@@ -65,6 +65,15 @@ nor have the paths of --ignore, which rewinds leave as they are.`,
 	}
 	mk.flags(a, cmd)
 	return cmd
+}
+
+// chosenTier returns the end of the line about a new sandbox: why its tier was chosen. It is empty if a flag requested
+// the tier, and for tier workspace, about which a warning says more.
+func chosenTier(sb wire.Sandbox) string {
+	if sb.TierReason == "" || sb.TierReason == "requested" || sb.Tier == string(policy.Workspace) {
+		return ""
+	}
+	return "; " + tty.Clean(sb.Tier) + ": " + tty.Clean(sb.TierReason)
 }
 
 // making has the flags for a new sandbox.

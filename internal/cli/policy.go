@@ -234,11 +234,12 @@ names the address.
 			if err != nil {
 				return fault.Wrap(err, "name the policy")
 			}
-			return a.print(map[string]any{"digest": digest, "lines": policy.Explain(p), "warnings": remarks},
+			lines := explained(p)
+			return a.print(map[string]any{"digest": digest, "lines": lines, "warnings": remarks},
 				func(w io.Writer) error {
 					var t tty.Table
 					t.Row("WHAT", "BY", "VALUE")
-					for _, l := range policy.Explain(p) {
+					for _, l := range lines {
 						t.Row(l.Key, tty.Clean(l.From), tty.Clean(l.Value))
 					}
 					t.Row("digest", "", digest)
@@ -254,6 +255,17 @@ names the address.
 	f.StringVar(&q.Method, "method", "", "HTTP method `M` of the request to HOST")
 	f.StringVar(&q.Path, "path", "", "HTTP path and query `P` of the request to HOST")
 	return cmd
+}
+
+// explained describes a policy that has no sandbox yet: a tier that it does not name is chosen when one is created.
+func explained(p policy.Policy) []policy.Line {
+	lines := policy.Explain(p)
+	for i, l := range lines {
+		if l.Key == "tier" && p.Tier.At.BuiltIn() {
+			lines[i].Value = "auto, at least " + l.Value
+		}
+	}
+	return lines
 }
 
 // policyLayers reads the user's own file and the file of args. A file that the user did not name may be absent.

@@ -104,7 +104,7 @@ func TestPendingRequests_AreAnswered(t *testing.T) {
 		res.Settled == nil {
 		t.Errorf("%+v, %v", res, err)
 	}
-	h.onDir("plain")
+	h.ungated("plain")
 	if _, err := h.Approve(ctx, "plain",
 		wire.AnswerRequest{Rules: []string{"a.example"}}); !fault.Is(err, fault.Unsupported) {
 		t.Error(err)

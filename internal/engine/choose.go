@@ -5,13 +5,11 @@ package engine
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
-	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 )
@@ -36,53 +34,35 @@ func (c *chooser) host(ctx context.Context, tier string) (wire.ProbeReport, erro
 		}
 	}
 	p, err := c.probe(ctx, HostQuestion{Quick: true, GVisor: tier == tierGVisor})
-	unknown := slices.ContainsFunc(p.Items, func(it wire.ProbeItem) bool { return it.Unknown })
-	if err == nil && p.Tier == tierProcess && p.Driver == "overlay" && !unknown {
-		c.able.Store(&p)
+	if err == nil {
+		c.learn(p)
 	}
 	return p, err
 }
 
-// chooseTier decides the tier. A tier that a policy names is refused if the host cannot provide it. Without one, it
-// is the strongest that the host provides, except supervised and gvisor: these have a cost, and are chosen only for
-// rules or if the policy says strong.
-func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sandbox) (wire.ProbeReport, error) {
-	said := pol.Tier
-	name := ""
-	if !said.At.BuiltIn() {
-		name = string(said.Value)
+// learn caches a report in which nothing is missing.
+func (c *chooser) learn(p wire.ProbeReport) {
+	unknown := slices.ContainsFunc(p.Items, func(it wire.ProbeItem) bool { return it.Unknown })
+	if p.Tier == tierSupervised && p.Driver == "overlay" && !unknown {
+		c.able.Store(&p)
 	}
-	ask, strong := name, wantsKernel(pol)
-	if strong {
+}
+
+// chooseTier sets the tier of a record, and why: see tierFor.
+func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.Sandbox) (wire.ProbeReport, error) {
+	ask := ""
+	switch {
+	case wantsKernel(pol):
 		ask = tierGVisor
+	case !pol.Tier.At.BuiltIn():
+		ask = string(pol.Tier.Value)
 	}
 	p, err := c.host(ctx, ask)
 	if err != nil {
 		return p, fault.Wrap(err, "probe the host")
 	}
-	kernel, _ := tiers.item(p, tierGVisor)
-	if strong && kernel.OK {
-		rec.Tier, rec.TierReason = tierGVisor, "the strongest tier, as required by strong at "+pol.Strong.At.String()
-		return p, nil
-	}
-	if strong && kernel.Unknown {
-		return p, tiers.unknown(kernel)
-	}
-	rec.Tier, rec.TierReason, err = tiers.pick(p, name, p.Tier)
-	if err == nil && name != "" && said.At != policies.Flag("--tier") {
-		rec.TierReason += " by " + said.At.String()
-	}
-	if strong {
-		rec.TierReason += "; not " + tierGVisor + ": " + kernel.Detail
-	}
+	rec.Tier, rec.TierReason, err = tierFor(pol, p)
 	return p, err
-}
-
-// wantsKernel reports whether a policy says strong and leaves the tier open, or would get tier supervised only
-// because of its rules.
-func wantsKernel(p policy.Policy) bool {
-	open := p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
-	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
 }
 
 // choose decides tier and driver: those that the request names, which are refused if the host cannot provide them, or
@@ -93,7 +73,7 @@ func (c *chooser) choose(
 ) (p wire.ProbeReport, lack, err error) {
 	p, err = c.chooseTier(ctx, pol, rec)
 	if err != nil && unconfinable(p, req, pol, err) {
-		rec.Tier, rec.TierReason = tierWorkspace, "this host allows no namespaces: "+tiers.lacks(p, "")
+		rec.Tier, rec.TierReason = tierWorkspace, "this host allows no namespaces: "+tiers.lacksAll(p)
 		lack, err = err, nil
 	}
 	if err == nil {
@@ -185,136 +165,4 @@ func (c *chooser) diskAble(p wire.ProbeReport) map[string]error {
 		}
 	}
 	return out
-}
-
-// choice is a property of a sandbox with several possible values, such as its driver. A host provides some of the
-// values.
-type choice struct {
-	what      string
-	group     string   // the group of the probe's items
-	names     []string // the values that auto chooses from, strongest first
-	why       string   // the reason that is given for a value that auto chose
-	otherwise string   // added to the hint if auto can choose no value
-}
-
-var (
-	// auto does not choose the stronger tiers, which have a cost, nor, except where choose says so, workspace.
-	tiers = choice{"tier", "tiers", []string{tierProcess}, "the default; stronger tiers must be asked for",
-		"; for history without confinement: coppice create --tier workspace --driver copy --from DIR"}
-	drivers = choice{"driver", "drivers", []string{"overlay", "btrfs", "copy"},
-		"the strongest driver that this host supports", ""}
-)
-
-// pick returns asked or, for auto, best. It returns an error if the host does not support that value, or if the probe
-// could not determine it.
-func (c choice) pick(p wire.ProbeReport, asked, best string) (got, why string, err error) {
-	if asked == "" || asked == "auto" {
-		for _, name := range c.names {
-			if name == best {
-				break
-			}
-			if it, ok := c.item(p, name); ok && it.Unknown {
-				return "", "", c.unknown(it)
-			}
-		}
-		if !slices.Contains(c.names, best) {
-			hint := "see what the host lacks: coppice system probe"
-			if it, ok := c.item(p, c.names[0]); ok && it.Remedy != "" {
-				hint = it.Remedy + "; " + hint
-			}
-			return "", "", fault.New(fault.Unsupported, "this host supports no %s (%s)", c.what, c.lacks(p, "")).
-				WithHint("%s", hint+c.otherwise)
-		}
-		why = c.why
-		if lacks := c.lacks(p, best); lacks != "" {
-			why += "; not " + lacks
-		}
-		return best, why, nil
-	}
-	it, ok := c.item(p, asked)
-	switch {
-	case !ok:
-		return "", "", fault.New(fault.Invalid, "unknown %s %q", c.what, asked).
-			WithHint("see what this host supports: coppice system probe")
-	case it.Unknown:
-		return "", "", c.unknown(it)
-	case !it.OK:
-		f := fault.New(fault.Unsupported, "this host does not support %s %s: %s", c.what, asked, it.Detail)
-		return "", "", f.WithHint("%s", it.Remedy)
-	}
-	return asked, "requested", nil
-}
-
-// unknown returns the error of an item that the probe could not determine.
-func (c choice) unknown(it wire.ProbeItem) error {
-	return fault.New(fault.Unavailable, "cannot determine whether this host supports %s %s: %s", c.what,
-		it.Name, it.Detail).
-		WithHint("%s", it.Remedy)
-}
-
-// lacks returns why the host cannot provide anything stronger than got.
-func (c choice) lacks(p wire.ProbeReport, got string) string {
-	var out []string
-	for _, name := range c.names {
-		if name == got {
-			break
-		}
-		if it, ok := c.item(p, name); ok && !it.OK {
-			out = append(out, name+": "+it.Detail)
-		}
-	}
-	return strings.Join(out, ", nor ")
-}
-
-func (c choice) item(p wire.ProbeReport, name string) (wire.ProbeItem, bool) {
-	for _, it := range p.Items {
-		if it.Group == c.group && it.Name == name {
-			return it, true
-		}
-	}
-	return wire.ProbeItem{}, false
-}
-
-// pickLimited is pick for a sandbox with a disk limit: the strongest driver that the host provides and
-// that can enforce the limit. able is the result of diskAble; plain excludes drivers because the host
-// is the base.
-func (c choice) pickLimited(
-	p wire.ProbeReport, asked string, able map[string]error, host bool, plain func(string) bool,
-) (got, why string, err error) {
-	if asked != "" && asked != "auto" {
-		if got, why, err = c.pick(p, asked, ""); err == nil {
-			err = able[got]
-		}
-		return got, why, err
-	}
-	var lacks []string
-	var first error
-	for _, name := range c.names {
-		lack, known := able[name]
-		switch {
-		case host && plain(name):
-			continue
-		case !known:
-			if it, ok := c.item(p, name); ok {
-				lacks = append(lacks, name+": "+it.Detail)
-			}
-		case lack == nil:
-			why = "the strongest " + c.what + " that can enforce the disk limit here"
-			if lacks != nil {
-				why += "; not " + strings.Join(lacks, ", nor ")
-			}
-			return name, why, nil
-		default:
-			if lacks = append(lacks, name+": "+lack.Error()); first == nil {
-				first = lack
-			}
-		}
-	}
-	if near := able["btrfs"]; near != nil && !host {
-		return "", "", near // the store is on btrfs, where only driver btrfs can enforce the limit
-	}
-	if first == nil { // the host provides no driver, with or without a limit
-		return c.pick(p, "", "")
-	}
-	return "", "", first
 }

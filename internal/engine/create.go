@@ -109,6 +109,7 @@ func (e *Engine) Create(
 	e.Feed.Emit(events.Created(&rec))
 	e.Lifetimes.WakeExpiry()
 	out := e.wire(ctx, &rec)
+	out.TierReason = rec.TierReason
 	out.Warnings, out.Notes = slices.Concat(base.Warnings, warnings), notes
 	return out, nil
 }

@@ -39,8 +39,9 @@ func TestChoice(t *testing.T) {
 		kind        fault.Kind
 		hint        string
 	}{
-		{name: "the best", of: tiers, in: probe, best: "process", want: "process",
-			why: "the default; stronger tiers must be asked for"},
+		{name: "the best", of: drivers, in: wire.ProbeReport{Items: []wire.ProbeItem{
+			{Group: "drivers", Name: "overlay", OK: true}}}, best: "overlay", want: "overlay",
+			why: "the strongest driver that this host supports"},
 		{name: "auto says what stands in the way", of: drivers, in: probe, asked: "auto", best: "copy", want: "copy",
 			why: "the strongest driver that this host supports; not overlay: no upper, nor btrfs: not btrfs"},
 		{name: "auto without a confined tier", of: tiers, in: none, kind: fault.Unsupported,

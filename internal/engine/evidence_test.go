@@ -148,7 +148,7 @@ func TestAuditLog_RecordsOperations(t *testing.T) {
 	}
 	for _, r := range h.told(id) {
 		if by := r.Observer; (r.Kind() == format.KindExit || r.Kind() == format.KindStart) != (by == format.ByKeeper) ||
-			r.Policy == "" || r.Tier != "process" || r.Name != "a" {
+			r.Policy == "" || r.Tier != "supervised" || r.Name != "a" {
 			t.Errorf("%s by %s, policy %q, tier %q, of %q", r.Kind(), by, r.Policy, r.Tier, r.Name)
 		}
 	}

@@ -227,10 +227,18 @@ func TestAllow_RefusesUnrecordedRule(t *testing.T) {
 	}
 }
 
+// ungated makes a sandbox of tier process, which has no gate.
+func (h *home) ungated(name string) {
+	h.t.Helper()
+	if _, err := h.makes(name, func(r *wire.CreateRequest) { r.Tier = "process" }); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
 func TestAllow_RequiresGate(t *testing.T) {
 	h := newHome(t)
 	ctx := t.Context()
-	h.onDir("a")
+	h.ungated("a")
 	if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"example.com"}}); !fault.Is(err, fault.Unsupported) ||
 		!strings.Contains(fault.HintOf(err), "--from a --net rules --allow example.com:443") {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))

@@ -51,18 +51,28 @@ func TestCreate_DefaultsToBuiltInPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	built.Tier.Value = policy.Supervised // as auto chooses
 	want, err := built.Digest()
-	if err != nil || sb.Policy != want || sb.Tier != "process" || sb.Net != "off" || len(sb.Env) > 0 ||
+	if err != nil || sb.Policy != want || sb.Tier != "supervised" || sb.Net != "off" || len(sb.Env) > 0 ||
 		sb.Limits != (wire.Limits{}) || len(sb.Warnings) > 0 {
 		t.Errorf("%+v; %v", sb, err)
 	}
 	h.run("box", "true")
-	if c := h.last(); c.Phases != nil || c.JournalDir != h.journalDir(h.id("box")) || c.Trace {
+	if c := h.last(); len(c.Phases) != 1 || c.JournalDir != h.journalDir(h.id("box")) || !c.Trace {
 		t.Errorf("started with %+v", c)
 	}
 	if sb, err := h.makes("host", func(r *wire.CreateRequest) { r.Net = "host" }); err != nil || sb.Net != "host" ||
 		sb.Tier != "process" || sb.Policy == want {
 		t.Errorf("%+v, %v", sb, err)
+	}
+	for _, name := range []string{"box", "host"} {
+		st, err := h.Status(t.Context(), name)
+		if err != nil || !strings.HasPrefix(st.TierReason, "the strongest tier ") || st.Sandbox.TierReason != "" {
+			t.Errorf("%s: %+v, %v", name, st, err)
+		}
+	}
+	if !strings.HasPrefix(sb.TierReason, "the strongest tier ") {
+		t.Errorf("the answer says %q", sb.TierReason)
 	}
 }
 

@@ -188,7 +188,9 @@ func (e *Engine) Probe(ctx context.Context) (r wire.ProbeReport, err error) {
 	if err != nil {
 		return r, err
 	}
-	r, err = e.ProbeHost(ctx, HostQuestion{GVisor: true})
+	if r, err = e.ProbeHost(ctx, HostQuestion{GVisor: true}); err == nil {
+		e.chooser.learn(r)
+	}
 	r.Items = append(r.Items, e.probed(known)...)
 	return r, err
 }

@@ -244,10 +244,14 @@ func (d *deciding) network() {
 		g.Resolv = append([]byte{}, f.Resolv...)
 	case c.Gated():
 		d.add("net", On, "the gate: what the policy allows, by name; nothing else exists")
+		began := ""
+		if c.GateWaits() {
+			began = ", which the first packet starts"
+		}
 		if f.Landlock > 0 {
-			d.add("gate", On, "a process without capabilities that can write its journal and nothing else")
+			d.add("gate", On, "a process without capabilities that can write its journal and nothing else"+began)
 		} else {
-			d.add("gate", Weak, "a process without capabilities; "+
+			d.add("gate", Weak, "a process without capabilities"+began+"; "+
 				"without Landlock (Linux 5.13) it could read and write what its user can")
 		}
 		if c.Asks {

@@ -171,6 +171,11 @@ const TouchStop = "stop"
 // Gated reports whether the gate is the box's only network.
 func (c Config) Gated() bool { return c.Tier == TierSupervised || c.Tier == TierGvisor }
 
+// GateWaits reports whether the gate starts only when the box sends a packet: its one policy has the network off.
+func (c Config) GateWaits() bool {
+	return c.Tier == TierSupervised && c.Net == NetOff && len(c.Phases) == 1
+}
+
 // Confined reports whether the box has namespaces and its own root.
 func (c Config) Confined() bool { return c.Tier != TierWorkspace }
 

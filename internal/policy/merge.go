@@ -269,7 +269,7 @@ func (m *merger) together() {
 	p := &m.p
 	defer func() {
 		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value == Supervised {
-			m.wrong(at.At, "use programs: summary", "tier %s records programs, but %s disables it",
+			m.wrong(at.At, "use programs: summary, or tier: process", "tier %s records programs, but %s disables it",
 				p.Tier.Value, at.At)
 		}
 	}()

@@ -102,6 +102,7 @@ type building struct {
 	enforced plan.Enforced
 	found    []plan.Finding // findings about the host from the start of init
 	spare    func()         // after it, the end of the context does not kill init
+	wire     *wiring        // nil unless Config.Gated
 
 	closers undo.Stack        // closes what only the attempt needs, whether or not it fails
 	undos   [undoSteps]func() // set by the phases that they undo; nil if there is nothing to undo
@@ -137,9 +138,9 @@ func (k *keeper) attempt(ctx context.Context, facts plan.Facts, root string) (er
 
 	// Gate and init start while the root is mounted, except that init is started afterwards if its ids depend on files
 	// in the root.
-	phases := []func(context.Context) error{b.startGate, b.startInit, b.mountRoot, b.readRoot}
+	phases := []func(context.Context) error{b.startGate, b.startInit, b.startWire, b.mountRoot, b.readRoot}
 	if root != "" && !plan.MapsKnown(k.config) {
-		phases = []func(context.Context) error{b.startGate, b.mountRoot, b.readRoot, b.startInit}
+		phases = []func(context.Context) error{b.startGate, b.mountRoot, b.readRoot, b.startInit, b.startWire}
 	}
 	phases = append(phases, b.decide, b.openWire, b.sendSetUp, b.awaitReady)
 	for _, phase := range phases {

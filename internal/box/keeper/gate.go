@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,36 +21,74 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// startGate starts the gate, which waits for its end of the link.
-func (b *building) startGate(context.Context) (err error) {
-	k, c := b.k, b.config
-	if !c.Gated() {
+// startGate starts the gate, which waits for its end of the link, unless the first packet is to start it.
+func (b *building) startGate(context.Context) error {
+	if !b.config.Gated() || b.config.GateWaits() {
 		return nil
 	}
-	if k.gate, err = control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr); err != nil {
-		return err
+	b.undos[undoGate] = b.k.gate.close
+	_, err := b.k.startGate()
+	return err
+}
+
+// startGate starts the process of the gate.
+func (k *keeper) startGate() (*control.Process, error) {
+	c := k.config
+	return k.gate.start(func() (*control.Process, error) {
+		return control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr)
+	})
+}
+
+// wiring is a link that is being made.
+type wiring struct {
+	done    chan struct{} // closed when the fields below are set
+	packets *os.File      // the gate's end
+	err     error
+}
+
+// startWire starts to link the box with its gate, while the root is mounted: the kernel takes as long for the one as
+// for the other.
+func (b *building) startWire(context.Context) error {
+	if !b.config.Gated() {
+		return nil
 	}
-	b.undos[undoGate] = func() {
-		k.gate.Close()
-		k.gate = nil
+	w := &wiring{done: make(chan struct{})}
+	b.wire = w
+	b.undos[undoWire] = func() {
+		<-w.done
+		w.packets.Close() // returns ErrInvalid for nil, and ErrClosed if the gate has it
+		for i, f := range b.k.wire {
+			f.Close()
+			b.k.wire[i] = nil
+		}
 	}
+	if b.config.Tier == plan.TierGvisor {
+		w.packets, w.err = b.k.openPair()
+		close(w.done)
+		return nil
+	}
+	netns, err := os.Open("/proc/" + strconv.Itoa(b.k.init.Pid) + "/ns/net")
+	if err != nil {
+		close(w.done)
+		return fault.Wrap(err, "open the sandbox's network")
+	}
+	go func() { // ends before the attempt, which waits for it
+		defer close(w.done)
+		defer netns.Close()
+		w.packets, w.err = link.Open(netns, 0)
+	}()
 	return nil
 }
 
-// openWire links the box with its gate, which starts unless the box is resumed from memory, and makes the inside trust
-// it.
+// openWire passes the gate its end of the link, except that the gate of a box that is resumed from memory starts later,
+// and makes the inside trust the gate.
 func (b *building) openWire(ctx context.Context) error {
 	k := b.k
 	if !b.config.Gated() {
 		return nil
 	}
-	b.undos[undoWire] = func() {
-		for i, f := range k.wire {
-			f.Close() // returns ErrInvalid for nil
-			k.wire[i] = nil
-		}
-	}
-	packets, err := k.openLink()
+	<-b.wire.done
+	packets, err := b.wire.packets, b.wire.err
 	if err != nil {
 		return err
 	}
@@ -63,7 +102,12 @@ func (b *building) openWire(ctx context.Context) error {
 		k.apart.java, err = stores()
 		return err
 	}
-	ca, err := k.beginGate(packets)
+	if b.config.GateWaits() {
+		k.asleep = packets
+		b.undos[undoApart] = k.forgetLink
+		return nil
+	}
+	ca, err := k.beginGate(k.gate.process(), packets)
 	packets.Close()
 	if err != nil {
 		return err
@@ -71,44 +115,44 @@ func (b *building) openWire(ctx context.Context) error {
 	return trust(&b.guest, &b.enforced, ca, stores)
 }
 
-// openLink creates the link between the box, in which no program of the sandbox runs yet, and its gate, and returns the
-// gate's end. The other end is the only interface of init's network namespace or, if the sandbox has its own kernel,
-// one of a pair of sockets.
-func (k *keeper) openLink() (*os.File, error) {
-	if k.config.Tier == plan.TierGvisor {
-		box, gate, err := link.Pair()
-		if err != nil {
-			return nil, err
-		}
-		k.wire = [2]*os.File{box, gate} // both are held until the keeper exits: see link.Pair
-		fd, err := unix.FcntlInt(gate.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			return nil, fault.Wrap(err, "create the sandbox's network interface")
-		}
-		return os.NewFile(uintptr(fd), "gate"), nil
-	}
-	netns, err := os.Open("/proc/" + strconv.Itoa(k.init.Pid) + "/ns/net")
+// openPair creates the link between a box with a separate kernel and its gate, and returns the gate's end.
+func (k *keeper) openPair() (*os.File, error) {
+	box, gate, err := link.Pair()
 	if err != nil {
-		return nil, fault.Wrap(err, "open the sandbox's network")
+		return nil, err
 	}
-	defer netns.Close()
-	return link.Open(netns, 0)
+	k.wire = [2]*os.File{box, gate} // both are held until the keeper exits: see link.Pair
+	fd, err := unix.FcntlInt(gate.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fault.Wrap(err, "create the sandbox's network interface")
+	}
+	return os.NewFile(uintptr(fd), "gate"), nil
 }
 
-// beginGate starts the gate on its end of the link. ca is the authority that the inside must trust, if any.
-func (k *keeper) beginGate(packets *os.File) (ca []byte, err error) {
+// beginGate makes the process of the gate serve its end of the link. ca is the authority that the inside must trust, if
+// any.
+func (k *keeper) beginGate(p *control.Process, packets *os.File) (ca []byte, err error) {
 	decoys := control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop}
-	return k.gate.Begin(packets, k.config.Phases, decoys)
+	return p.Begin(packets, k.config.Phases, decoys)
 }
 
-// watchGate reports a gate that exited before the box. No connection passes then: the gate's end of the link is gone.
+// watchGate starts a gate that waits, when it is needed, and reports one that exited before the box. No connection
+// passes then: the gate's end of the link is gone.
 func (k *keeper) watchGate() {
+	if !k.awaitPacket() {
+		return
+	}
+	p := k.gate.process()
+	if p == nil { // it could not be started
+		return
+	}
+	k.own.Go(func() { k.watchTokens(p) })
 	select {
 	case <-k.stop:
 		return
 	case <-k.over:
 		return
-	case <-k.gate.Gone():
+	case <-p.Gone():
 	}
 	select {
 	case <-k.stop:
@@ -117,7 +161,11 @@ func (k *keeper) watchGate() {
 		return
 	default:
 	}
-	const what = "the gate has exited: the network is unreachable until the sandbox restarts"
+	k.reportGate("the gate has exited: the network is unreachable until the sandbox restarts")
+}
+
+// reportGate writes to the log and to the journal why nothing passes.
+func (k *keeper) reportGate(what string) {
 	fmt.Fprintln(os.Stderr, "coppice-keeper:", what)
 	j, err := journal.Open(journal.Place{Dir: k.config.Journal, Key: k.config.JournalKey})
 	if err == nil {
@@ -130,11 +178,11 @@ func (k *keeper) watchGate() {
 }
 
 // watchTokens stops the box, if its policy says so, when the value of a honeytoken arrives at the gate.
-func (k *keeper) watchTokens() {
+func (k *keeper) watchTokens(p *control.Process) {
 	select {
 	case <-k.stop:
 	case <-k.over:
-	case <-k.gate.Touched():
+	case <-p.Touched():
 		if k.config.OnTouch == plan.TouchStop {
 			k.halt("the value of a honeytoken was sent to the gate")
 		}
@@ -143,7 +191,7 @@ func (k *keeper) watchTokens() {
 
 // setPolicy makes the gate enforce other phases.
 func (k *keeper) setPolicy(phases []plan.Phase) error {
-	if k.gate == nil {
+	if !k.config.Gated() {
 		return noGate(k.config.Tier)
 	}
 	k.rekeying.Lock()
@@ -152,12 +200,19 @@ func (k *keeper) setPolicy(phases []plan.Phase) error {
 		k.config.Phases = phases
 		return nil
 	}
-	return k.gate.SetPolicy(phases)
+	if k.asleep != nil && slices.Equal(phases, k.config.Phases) {
+		return nil
+	}
+	p, err := k.awake()
+	if err != nil {
+		return err
+	}
+	return p.SetPolicy(phases)
 }
 
 // network returns the current state of the gate.
 func (k *keeper) network() (wire.NetNow, error) {
-	if k.gate == nil {
+	if !k.config.Gated() {
 		return wire.NetNow{}, noGate(k.config.Tier)
 	}
 	k.rekeying.Lock()
@@ -166,7 +221,14 @@ func (k *keeper) network() (wire.NetNow, error) {
 		return wire.NetNow{}, fault.New(fault.Conflict,
 			"the sandbox was resumed from memory and is not yet released: its gate blocks all connections")
 	}
-	return k.gate.Now()
+	if k.asleep != nil && !readable(k.asleep) {
+		return wire.NetNow{}, nil
+	}
+	p, err := k.awake()
+	if err != nil {
+		return wire.NetNow{}, err
+	}
+	return p.Now()
 }
 
 func noGate(tier string) error {

@@ -23,7 +23,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
-	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/unixsock"
@@ -44,12 +43,12 @@ type keeper struct {
 	owners   protocol.Owners // how stored ids appear in the root
 	proc     *os.File        // /proc/PID of init; never refers to a later process with that pid
 	user     protocol.InsideUser
-	group    *cgroup.Group    // nil without one
-	shares   cgroup.Shares    // limits that version 1 enforces
-	gate     *control.Process // nil unless Config.Gated
-	wire     [2]*os.File      // in tier gvisor: both ends of the gate's link
-	decoys   *decoys          // nil if there are none
-	refused  *refused         // nil if refusals are not reported
+	group    *cgroup.Group // nil without one
+	shares   cgroup.Shares // limits that version 1 enforces
+	gate     gateway       // started only if Config.Gated
+	wire     [2]*os.File   // in tier gvisor: both ends of the gate's link
+	decoys   *decoys       // nil if there are none
+	refused  *refused      // nil if refusals are not reported
 	listener *net.UnixListener
 
 	// Bounds on how long init may take to become ready and to answer. Outside of tests they are limit.StartSeconds,
@@ -59,6 +58,7 @@ type keeper struct {
 	freezing chan struct{} // one token: held from freeze to thaw
 	rekeying sync.Mutex
 	apart    *quarantine // guarded by rekeying; nil except in a resumed box that was not released yet
+	asleep   *os.File    // guarded by rekeying; the gate's end of the link while the gate waits for a packet, else nil
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box
 	iced     atomic.Bool   // init is frozen with its control group, or about to be
@@ -182,9 +182,8 @@ func (k *keeper) serve() {
 	k.served = true
 	k.own.Go(k.receive)
 	k.own.Go(k.watchIdle)
-	if k.gate != nil {
+	if k.config.Gated() {
 		k.own.Go(k.watchGate)
-		k.own.Go(k.watchTokens)
 	}
 	if k.decoys != nil {
 		k.own.Go(k.reportTouches)
@@ -237,9 +236,7 @@ func (k *keeper) end() {
 		k.listener.Close()
 		_ = os.Remove(filepath.Join(k.config.RunDir, protocol.SocketName))
 	}
-	if k.gate != nil {
-		k.gate.Close()
-	}
+	k.gate.close()
 	k.quit() // no caller waits for an answer any longer
 	if k.link != nil {
 		k.link.Shutdown()

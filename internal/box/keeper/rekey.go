@@ -69,10 +69,10 @@ func (k *keeper) release() error {
 		return nil
 	}
 	g, enforced := k.apart.guest, k.enforced
-	ca, err := k.beginGate(k.apart.packets)
+	ca, err := k.beginGate(k.gate.process(), k.apart.packets)
 	if err != nil {
 		// The gate may have started, in an unknown state: the box must not run with it.
-		k.gate.Close()
+		k.gate.close()
 		return err
 	}
 	enforced.Items = slices.Clone(enforced.Items)
@@ -81,7 +81,7 @@ func (k *keeper) release() error {
 		err = k.retrust(g, &enforced)
 	}
 	if err != nil {
-		k.gate.Close()
+		k.gate.close()
 		return err
 	}
 	k.mu.Lock()

@@ -45,7 +45,7 @@ func TestAnswer_DistinguishesMissingFromUnknown(t *testing.T) {
 	}
 }
 
-func TestTiers_NeverChooseWorkspace(t *testing.T) {
+func TestTiers_ChooseStrongest(t *testing.T) {
 	t.Parallel()
 	all := []string{UserNamespaces, Seccomp, Devpts, FreshProc, SeccompNotify, Landlock, GateLink}
 	for _, failed := range all {
@@ -59,10 +59,12 @@ func TestTiers_NeverChooseWorkspace(t *testing.T) {
 				r.Items = append(r.Items, it)
 			}
 			judged := tiers(&r, host{})
-			want := TierProcess
-			if state == Unknown && failed != GateLink ||
-				state == Missing && slices.Contains([]string{UserNamespaces, Seccomp, Devpts, FreshProc}, failed) {
+			want, basic := TierSupervised, slices.Contains([]string{UserNamespaces, Seccomp, Devpts, FreshProc}, failed)
+			switch {
+			case state == Unknown, state == Missing && basic:
 				want = ""
+			case state == Missing && failed != Landlock:
+				want = TierProcess
 			}
 			if r.Tier != want {
 				t.Errorf("%s is %s: tier %q, want %q", failed, state, r.Tier, want)
@@ -70,7 +72,10 @@ func TestTiers_NeverChooseWorkspace(t *testing.T) {
 			if state == Unknown && judged[0].State != Unknown {
 				t.Errorf("%s is unknown: supervised is %s", failed, judged[0].State)
 			}
-			if want == "" && judged[1].State != state {
+			if (judged[0].State == OK || judged[0].State == Weak) != (want == TierSupervised) {
+				t.Errorf("%s is %s: supervised is %s", failed, state, judged[0].State)
+			}
+			if want == "" && failed != GateLink && judged[1].State != state {
 				t.Errorf("%s is %s: process is %s", failed, state, judged[1].State)
 			}
 		}
@@ -110,8 +115,8 @@ func TestProbe_UnknownWithFewDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if full.Tier != TierProcess {
-		t.Skip("needs user-namespaces: tier process does not work here")
+	if full.Tier != TierSupervised {
+		t.Skip("needs gate-link: tier supervised does not work here")
 	}
 	var was syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
@@ -129,12 +134,12 @@ func TestProbe_UnknownWithFewDescriptors(t *testing.T) {
 			failed++
 			continue
 		}
-		it, _ := r.Item(Tiers, TierProcess)
+		it, _ := r.Item(Tiers, TierSupervised)
 		if r.Tier == "" {
 			failed++
 		}
-		if r.Tier == TierWorkspace || it.State == Missing || (r.Tier == "") != (it.State == Unknown) {
-			t.Errorf("%d descriptors: tier %q, process is %s: %s", n, r.Tier, it.State, it.Detail)
+		if r.Tier != "" && r.Tier != TierSupervised || it.State == Missing || (r.Tier == "") != (it.State == Unknown) {
+			t.Errorf("%d descriptors: tier %q, supervised is %s: %s", n, r.Tier, it.State, it.Detail)
 		}
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {

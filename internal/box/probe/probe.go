@@ -123,7 +123,7 @@ func tiers(r *Report, h host) []Item {
 	supervised := process
 	supervised.Name = TierSupervised
 	if supervised.State == OK || supervised.State == Weak {
-		if lacking := supervised.need(r, GateLink); !lacking && process.State == OK {
+		if lacking := supervised.need(r, GateLink, SeccompNotify); !lacking && process.State == OK {
 			supervised.Detail = "process, with rules for the network and a record of the programs that are started"
 		}
 	}
@@ -132,8 +132,13 @@ func tiers(r *Report, h host) []Item {
 	if it, ok := r.Item(Features, Landlock); ok && (it.State == OK || it.State == Weak) {
 		workspace.Detail = "history, with a lock of Landlock and seccomp, without namespaces"
 	}
-	if process.State == OK || process.State == Weak {
-		r.Tier = TierProcess
+	for _, it := range []Item{process, supervised} {
+		switch it.State {
+		case OK, Weak:
+			r.Tier = it.Name
+		case Unknown:
+			r.Tier = ""
+		}
 	}
 	return []Item{supervised, process, workspace}
 }

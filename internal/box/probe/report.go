@@ -69,8 +69,8 @@ type Report struct {
 	Kernel string `json:"kernel"`
 	User   string `json:"user"`
 	Items  []Item `json:"items"`
-	// Tier is the strongest tier that works without extra cost: process, or "" if that does not work or its result is
-	// unknown. It is never workspace, which confines nothing.
+	// Tier is the strongest tier without a separate kernel that works: supervised or process; "" if neither works, or
+	// if it is unknown whether one does. It is never workspace, which confines nothing.
 	Tier   string `json:"tier"`
 	Driver string `json:"driver"` // the best driver that works, or ""
 }

@@ -105,6 +105,11 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 			}
 		}
 	}
+	filter := withoutReports
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return nil, fmt.Errorf("packet socket: filter: %w", err)
+	}
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: int(index)}); err != nil {
 		return nil, fmt.Errorf("packet socket: bind: %w", err)
@@ -116,6 +121,20 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "gate"), nil
+}
+
+// withoutReports is a filter of the packet socket that drops the reports about multicast groups which the sandbox's
+// kernel sends by itself (MLD, RFC 3810: ICMPv6 after a hop-by-hop option). The gate answers none of them. Without
+// them, nothing is received before a program of the sandbox uses the network. The offsets include the link header.
+var withoutReports = [...]unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12}, // the protocol
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IPV6, Jf: 5},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 6}, // its next header
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_HOPOPTS, Jf: 3},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 40}, // the next header after the options
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_ICMPV6, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 }
 
 // makeVeth creates the pair, with the sandbox's end created in netns (moving it there would take tens of milliseconds),
