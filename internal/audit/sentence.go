@@ -131,7 +131,9 @@ func times(n int64) string {
 }
 
 // Denied describes for people what was denied.
-func Denied(b *format.Denial) string { return joined(b.Syscall, b.Op, b.Path, prefixed("by ", b.Program)) }
+func Denied(b *format.Denial) string {
+	return joined(b.Syscall, b.Op, b.Path, prefixed("by ", b.Program))
+}
 
 // Reached describes for people the destination of a request or a connection.
 func Reached(b *format.Network) string { return joined(b.Proto, b.Method, place(b)+b.Path) }

@@ -52,7 +52,7 @@ var fileOps = withArch(map[uintptr]fileOp{
 	unix.SYS_MKDIRAT:      {"mkdirat", wire.FileCreate, []pathArg{{dir: 0, path: 1, entry: true}}, none},
 	unix.SYS_MKNODAT:      {"mknodat", wire.FileCreate, []pathArg{{dir: 0, path: 1, entry: true}}, none},
 	unix.SYS_SYMLINKAT:    {"symlinkat", wire.FileCreate, []pathArg{{dir: 1, path: 2, entry: true}}, none},
-	unix.SYS_LINKAT:       {"linkat", wire.FileCreate, []pathArg{{dir: 0, path: 1, link: true}, {dir: 2, path: 3, entry: true}}, none},
+	unix.SYS_LINKAT:       {"linkat", wire.FileCreate, linked, none},
 	unix.SYS_RENAMEAT:     {"renameat", wire.FileRename, renamed, none},
 	unix.SYS_RENAMEAT2:    {"renameat2", wire.FileRename, renamed, none},
 	unix.SYS_FCHMODAT:     {"fchmodat", wire.FileChange, []pathArg{{dir: 0, path: 1}}, none},
@@ -65,8 +65,11 @@ var fileOps = withArch(map[uintptr]fileOp{
 	unix.SYS_LREMOVEXATTR: {"lremovexattr", wire.FileChange, []pathArg{{dir: none, path: 0, link: true}}, none},
 })
 
-// renamed are the arguments of renameat(2).
-var renamed = []pathArg{{dir: 0, path: 1, entry: true}, {dir: 2, path: 3, entry: true}}
+// The arguments of renameat(2) and linkat(2).
+var (
+	renamed = []pathArg{{dir: 0, path: 1, entry: true}, {dir: 2, path: 3, entry: true}}
+	linked  = []pathArg{{dir: 0, path: 1, link: true}, {dir: 2, path: 3, entry: true}}
+)
 
 // watch makes refused look at a call that has failed.
 func (c *calls) watch(table *sentry.SyscallTable, nr uintptr) {

@@ -27,8 +27,9 @@ const (
 	maxShorter  = 64 // parents that are looked for
 )
 
-// locate follows a path of a task as far as it exists, with the rights of the sandbox's kernel. entry says that the last
-// name is an entry of a directory; missing, that the file does not exist. The work is that of a few calls of the task.
+// locate follows a path of a task as far as it exists, with the rights of the sandbox's kernel. entry says that the
+// last name is an entry of a directory; missing, that the file does not exist. The work is that of a few calls of the
+// task.
 func locate(t *sentry.Task, dir int32, name string, follow, entry, missing bool) (located, bool) {
 	root := t.FSContext().RootDirectory()
 	defer root.DecRef(t)
@@ -110,7 +111,7 @@ func (l look) pop(at vfs.VirtualDentry, parts []string, follow bool) *vfs.PathOp
 }
 
 // deepest returns the deepest file that parts lead to from start, with at most most of them, and how many it took. The
-// result has a reference.
+// result has a reference. ok is false if too many parts are missing.
 func (l look) deepest(
 	start vfs.VirtualDentry, parts []string, most int, follow bool,
 ) (at vfs.VirtualDentry, n int, ok bool) {
@@ -121,8 +122,11 @@ func (l look) deepest(
 			return at, n, true
 		}
 	}
+	if n > 0 {
+		return vfs.VirtualDentry{}, 0, false
+	}
 	start.IncRef()
-	return start, n, n == 0
+	return start, 0, true
 }
 
 // result describes the file at, and what is missing below it.
