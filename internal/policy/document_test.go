@@ -322,6 +322,7 @@ func documents() *rapid.Generator[Document] {
 				Redact:   several(t, rapid.SampledFrom([]string{"a+", "b(c)"}), "redact"),
 				Entropy:  maybe(t, rapid.Bool(), "entropy"),
 				Programs: maybe(t, rapid.SampledFrom([]Programs{ProgramsAll, ProgramsSummary}), "programs"),
+				Denials:  maybe(t, rapid.SampledFrom([]FileDenials{FileDenialsAuto, FileDenialsNone}), "denials"),
 			}
 		}
 		if rapid.Bool().Draw(t, "has env") {
