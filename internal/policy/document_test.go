@@ -178,6 +178,9 @@ func nowhere(d Document) Document {
 		if v.Programs != nil {
 			v.Programs = &Said[Programs]{v.Programs.Value, at}
 		}
+		if v.Denials != nil {
+			v.Denials = &Said[FileDenials]{v.Denials.Value, at}
+		}
 		if v.Redact != nil {
 			list := []Said[string]{}
 			for _, r := range v.Redact {

@@ -3,7 +3,7 @@
 package gvisor
 
 import (
-	"path"
+	pathname "path"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
@@ -137,7 +137,7 @@ func (l look) result(at vfs.VirtualDentry, rest []string) located {
 	if err != nil {
 		p = "/" // the file is known only by what is below it
 	}
-	out := located{path: path.Join(append([]string{p}, rest...)...), exists: len(rest) == 0}
+	out := located{path: pathname.Join(append([]string{p}, rest...)...), exists: len(rest) == 0}
 	st, err := l.files.StatAt(l.t, l.creds, l.pop(at, nil, true), &vfs.StatOptions{Mask: linux.STATX_UID})
 	if err == nil && st.Mask&linux.STATX_UID != 0 {
 		out.owner, out.owned = st.UID, true
