@@ -226,7 +226,7 @@ func (b *bench) ready() error {
 
 func (b *bench) add(what, how string, ours figure, budget, base string, theirs figure) {
 	b.rows = append(b.rows, row{what, how, ours, budget, base, theirs})
-	fmt.Fprintf(os.Stderr, "%-60s %-24s %s %s\n", what, ours, base, theirs)
+	fmt.Fprintf(os.Stderr, "%-60s %s %-24s %s %s\n", what, how, ours, base, theirs)
 }
 
 func (b *bench) print(w io.Writer) error {

@@ -103,9 +103,8 @@ type NetEvent struct {
 	Exec    string `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
 	// with a pending "ask": when it is denied if unanswered
 	Until time.Time `json:"until,omitzero"`
-	// with "refused" and Op: the time of the first and of the last of Count occurrences
-	First time.Time `json:"first,omitzero"`
-	Last  time.Time `json:"last,omitzero"`
+	First time.Time `json:"first,omitzero"` // with "refused" and Op: the time of the first of Count occurrences
+	Last  time.Time `json:"last,omitzero"`  // the same of the last of them
 }
 
 // Place returns the destination of ev as a rule in short form; "" if it is not known.
