@@ -29,7 +29,7 @@ func watchesFiles(t testing.TB) func(*plan.Config) {
 		c.Access.ReadOnly = places("/home/p/vendor")
 		c.Denials, c.HiddenAt = plan.DenialsAuto, []string{"/home/p/secret", "/home/p/keys/*", "/home/gone/deep/file"}
 		if c.Caller.Root {
-			c.User = "nobody"
+			c.User = "daemon"
 		}
 	}
 }
