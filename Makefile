@@ -21,7 +21,7 @@ LDFLAGS  := -s -w -X github.com/coppice-dev/coppice/internal/cli.version=$(VERSI
 MODULES  := . bench
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-.PHONY: help build demo test test-full deps check lint unit user cross bench man release clean
+.PHONY: help build demo test test-full deps check lint unit user cross bench recording man release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,9 @@ unit: ## all tests with the race detector, as root and as an ordinary user
 
 bench: build ## run the benchmarks, and print the results beside the baselines
 	@scripts/bench
+
+recording: ## record the story that opens README.md (as root): docs/rewind.cast and docs/rewind.svg
+	@scripts/record
 
 man: build ## write the manual pages to bin/man
 	$(BIN) man bin/man

@@ -262,6 +262,7 @@ var packages = map[string][]string{
 	"bench/alone": {},
 
 	// Programs of scripts.
+	"scripts/cast": {"examples/claude-code/model"},
 	"scripts/pack": {},
 
 	// Examples import only the public packages.

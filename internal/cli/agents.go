@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/policy"
 )
 
 // agent is a program that --agent starts. It is configured by arguments and variables if it can be, so that no file in
@@ -81,9 +83,16 @@ func (r *runFlags) applyAgent(cmd *cobra.Command, args []string) error {
 	case r.mk.req.Self == wire.SelfOff:
 		return usagef("--agent and --self off are mutually exclusive")
 	}
-	if g.preset != "" && !changed("net") && !changed("policy") {
-		r.mk.policy.presets = append(r.mk.policy.presets, g.preset)
+	if g.preset == "" || changed("net") || changed("policy") {
+		return nil
 	}
+	if r.mk.req.Tier == string(policy.Process) && !r.mk.policy.rules() {
+		return &usageError{
+			msg:  fmt.Sprintf("--agent %s and --tier process need --net: the tier cannot enforce rules for its model", g.name),
+			hint: "omit --tier, for tier supervised; or give --net host or --net off",
+		}
+	}
+	r.mk.policy.agent = g.preset
 	return nil
 }
 

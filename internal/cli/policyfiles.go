@@ -19,6 +19,7 @@ import (
 // wanting has the policy flags.
 type wanting struct {
 	files, allow, presets []string
+	agent                 string // the preset that --agent adds
 	ask                   bool
 	asks                  *pflag.Flag // the flag of ask
 	noFiles               bool        // ignore the default files
@@ -37,7 +38,9 @@ func (p *wanting) flags(cmd *cobra.Command) {
 }
 
 // rules reports whether the flags set the network to rules.
-func (p *wanting) rules() bool { return len(p.allow)+len(p.presets) > 0 || p.asks.Changed }
+func (p *wanting) rules() bool {
+	return len(p.allow)+len(p.presets) > 0 || p.agent != "" || p.asks.Changed
+}
 
 // automatic adds the flag of the commands that read the default files.
 func (p *wanting) automatic(cmd *cobra.Command) {
@@ -85,6 +88,11 @@ func (p *wanting) said() (out []wire.PolicyFile, err error) {
 			a.Presets = append(a.Presets, policy.Said[string]{Value: name})
 		}
 		if err := add("--preset", a); err != nil {
+			return nil, err
+		}
+	}
+	if p.agent != "" {
+		if err := add("--agent", policy.Access{Presets: []policy.Said[string]{{Value: p.agent}}}); err != nil {
 			return nil, err
 		}
 	}
