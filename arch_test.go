@@ -240,8 +240,9 @@ var packages = map[string][]string{
 	},
 	"internal/proposal": {"internal/fault", "internal/timeline", "internal/visible"},
 	"internal/audit": {
-		"client/wire", "internal/fault", "internal/journal", "internal/ledger", "internal/ledger/format",
-		"internal/meta", "internal/policy", "internal/redact", "internal/timeline", "internal/vfs", "internal/visible",
+		"client/wire", "internal/fault", "internal/journal", "internal/label", "internal/ledger",
+		"internal/ledger/format", "internal/meta", "internal/policy", "internal/redact", "internal/timeline",
+		"internal/vfs", "internal/visible",
 	},
 	"internal/fault":      {},
 	"internal/limit":      {},

@@ -569,6 +569,9 @@ type ForkRequest struct {
 	// labels of the forks, besides those of this sandbox, which forks inherit
 	Labels map[string]string `json:"labels,omitempty"`
 
+	// the forks keep the machine ID and the SSH host keys of this sandbox; otherwise each gets its own. Not with memory
+	SameIdentity bool `json:"same_identity,omitempty"`
+
 	// processes continue in the forks; each fork is re-keyed before its gate opens; in tier gvisor. With at, that
 	// snapshot must have memory
 	Memory bool `json:"memory,omitempty"`

@@ -174,13 +174,14 @@ type tale struct {
 	moved     *format.Record // the newest that moved HEAD: a snapshot, or a rollback
 	rulings   []ruling
 	applied   []*format.Record
+	labelled  []*format.Record // kinds create and labels
 }
 
 func (t *tale) hear(r *format.Record) {
 	t.last = r
 	switch said := r.Body.(type) {
 	case *format.Create:
-		t.created, t.moved = r, r
+		t.created, t.moved, t.labelled = r, r, append(t.labelled, r)
 	case *format.Delete:
 		t.deleted = true
 	case *format.Drop:
@@ -202,10 +203,13 @@ func (t *tale) hear(r *format.Record) {
 		t.hearAnswer(r)
 	case *format.Apply:
 		t.applied = append(t.applied, r)
+	case *format.Labels:
+		t.labelled = append(t.labelled, r)
 	case *format.Undone:
 		is := func(o *format.Record) bool { return o.Seq == said.Seq }
 		t.forks, t.snapshots, t.applied = slices.DeleteFunc(t.forks, is), slices.DeleteFunc(t.snapshots, is),
 			slices.DeleteFunc(t.applied, is)
+		t.labelled = slices.DeleteFunc(t.labelled, is)
 		t.hearUndone(said.Seq)
 		for _, one := range []**format.Record{&t.created, &t.moved} {
 			if *one != nil && is(*one) {
@@ -270,6 +274,9 @@ func (b *Book) untrue(ctx context.Context, t *tale) (out []ledger.Draft, err err
 	}
 	for _, r := range t.unmade(rec.PolicyRecord) {
 		no(r.record, "the policy was not in force after a crash")
+	}
+	for _, r := range unlabelled(t.labelled, b.Cleaners.Formats().Labels(rec.Labels)) {
+		no(r, "the labels were not stored after a crash")
 	}
 	return out, nil
 }

@@ -58,6 +58,8 @@ func sentence(body format.Body) string {
 		return joined(b.Event, b.Grant, prefixed("for ", b.Host), prefixed("until ", b.Until))
 	case *format.Key:
 		return b.New
+	case *format.Labels:
+		return joined(strings.Join(b.Labels, " "), prefixed("by ", b.By))
 	case *format.Limit:
 		return joined(b.Limit, prefixed("by ", b.Exec))
 	case *format.Lost:

@@ -31,8 +31,9 @@ func FuzzHeaders(f *testing.F) {
 	}
 	g := NewGuard(next("the API"),
 		Options{Tokens: &Tokens{Store: &shelf{}, Find: find}, BehindProxy: true, Hosts: []string{"box.example"},
-			Preview: next("a preview"),
-			Limits:  Limits{Failed: Rate{1e9, 1 << 30}}})
+			PreviewDomain: "p.example",
+			Preview:       next("a preview"),
+			Limits:        Limits{Failed: Rate{1e9, 1 << 30}}})
 	f.Fuzz(func(t *testing.T, host, authorization, origin, forwarded string) {
 		r := httptest.NewRequest("POST", "/v1/x", nil)
 		r.Host = host
@@ -51,7 +52,7 @@ func FuzzHeaders(f *testing.F) {
 		reached = ""
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)
-		site := SiteOf(host, netip.Addr{}, g.opt.Hosts)
+		site := SiteOf(host, netip.Addr{}, g.opt.Hosts, g.opt.PreviewDomain)
 		secret, shown := bearer(r)
 		if reached != "" && (reached != "a preview" || site != Preview) || shown && strings.ContainsAny(secret, "\r\n") &&
 			w.Code == 200 {

@@ -32,6 +32,8 @@ type Options struct {
 	BehindProxy bool
 	// Hosts are additional names of the listener, besides those of SiteOf.
 	Hosts []string
+	// PreviewDomain is the parent domain of previews besides localhost; "" is none.
+	PreviewDomain string
 	// Preview serves the hosts of previews and checks their links. A request with a valid token has its principal,
 	// others have none. nil disables previews.
 	Preview http.Handler
@@ -48,7 +50,7 @@ type Limits struct {
 	BodyIdle    time.Duration // between two parts of a body; 60 s
 	KeepAlive   time.Duration // between two requests; 120 s
 	Token       Rate          // requests with one token; 2000 a second, 4000 at once
-	Open        Rate          // requests without a token from one address, on open paths; 50, 100
+	Open        Rate          // requests without a token from one address, on open paths but health checks; 50, 100
 	Failed      Rate          // wrong or missing tokens from one address; 1 in 3 s, 20
 }
 
@@ -224,7 +226,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts) {
+	switch SiteOf(r.Host, addrOf(local), g.opt.Hosts, g.opt.PreviewDomain) {
 	case Foreign:
 		g.refuse(w, r, http.StatusMisdirectedRequest, 0,
 			fault.New(fault.Denied, "unknown host name %.100q", r.Host).
@@ -251,6 +253,11 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.known(w, r, g.pass)
 	}
 }
+
+// isProbe reports whether a path is that of a health check. Their answers are known without work, so they cost no more
+// than a refusal, and are not limited: otherwise strangers behind the address of a prober, such as a load balancer's,
+// could make the daemon look dead.
+func isProbe(p string) bool { return p == "/healthz" || p == "/readyz" }
 
 // isOpen reports whether a path needs no token. Such paths have no data, except the terminals of /v1/attach/, which
 // have their own tokens. A handler of an open path gets the zero principal.
@@ -389,7 +396,7 @@ func bearer(r *http.Request) (secret string, shown bool) {
 
 // pass serves a request.
 func (g *Guard) pass(w http.ResponseWriter, r *http.Request, p Principal) {
-	if p.Scope < Read {
+	if p.Scope < Read && !isProbe(r.URL.Path) {
 		if wait := g.open.take(g.remote(r), g.opt.Now()); wait > 0 {
 			g.refuse(w, r, http.StatusTooManyRequests, wait, fault.New(fault.Unavailable, "too many requests from this address").
 				WithHint("wait for the number of seconds in the Retry-After header"))

@@ -21,8 +21,9 @@ const (
 //
 // The daemon's names are localhost, names below it, loopback addresses, and local. Any port is accepted: the listener
 // may be reached through a forwarded one, and a page in a browser gains nothing by it. A name whose first label is a
-// number and two dashes is a preview, below localhost and below the allowed names.
-func SiteOf(host string, local netip.Addr, allowed []string) Site {
+// number and two dashes is a preview, below localhost and below the domain previews; "" is none. With any other parent
+// it is foreign, even below an allowed name.
+func SiteOf(host string, local netip.Addr, allowed []string, previews string) Site {
 	name, ok := hostName(host)
 	if !ok {
 		return Foreign
@@ -35,7 +36,7 @@ func SiteOf(host string, local netip.Addr, allowed []string) Site {
 	label, below, _ := strings.Cut(name, ".")
 	if number, box, found := strings.Cut(label, "--"); found && box != "" && number != "" &&
 		strings.Trim(number, "0123456789") == "" {
-		if below == "localhost" || contains(allowed, below) {
+		if below == "localhost" || previews != "" && below == previews {
 			return Preview
 		}
 		return Foreign

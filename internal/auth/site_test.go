@@ -18,13 +18,16 @@ func TestSiteOf(t *testing.T) {
 		"192.0.2.9": Own,
 
 		"3000--box.localhost": Preview, "3000--box.localhost:8080": Preview, "3000--BOX.localhost": Preview,
-		"80--a.box.example.com": Preview,
+		"80--a.p.example.com": Preview, "80--A.P.example.com:8443": Preview,
 
 		"": Foreign, "evil.com": Foreign, "evil.com:80": Foreign, "localhost.evil.com": Foreign,
 		"127.0.0.1.evil.com": Foreign,
 		"evillocalhost":      Foreign, "localhost.": Foreign, ".localhost": Foreign, "a..localhost": Foreign,
-		"10.1.2.4":          Foreign,
-		"x.box.example.com": Foreign, "example.com": Foreign, "localhost:": Foreign, "localhost:x": Foreign,
+		"10.1.2.4":              Foreign,
+		"80--a.box.example.com": Foreign, "80--a.": Foreign, "p.example.com": Foreign, "x.p.example.com": Foreign,
+		"80--a.x.p.example.com": Foreign, "80--.p.example.com": Foreign, "--a.p.example.com": Foreign,
+		"80--a.p.example.com.evil.com": Foreign,
+		"x.box.example.com":            Foreign, "example.com": Foreign, "localhost:": Foreign, "localhost:x": Foreign,
 		"localhost:1:2":    Foreign,
 		"localhost:123456": Foreign, "a@localhost": Foreign, "local host": Foreign, "localhost/": Foreign,
 		"localhost\x00": Foreign,
@@ -32,11 +35,11 @@ func TestSiteOf(t *testing.T) {
 		"[fe80::1]":          Foreign,
 		"3000--box.evil.com": Foreign, "3000--box": Foreign, "0x7f.1": Foreign, "2130706433": Foreign, "localhoſt": Foreign,
 	} {
-		if got := SiteOf(host, local, allowed); got != want {
+		if got := SiteOf(host, local, allowed, "p.example.com"); got != want {
 			t.Errorf("%q is %d, want %d", host, got, want)
 		}
 	}
-	if SiteOf("0.0.0.0", netip.Addr{}, nil) != Foreign {
+	if SiteOf("0.0.0.0", netip.Addr{}, nil, "") != Foreign {
 		t.Error("without a local address, any address is Own")
 	}
 }
@@ -87,7 +90,7 @@ func FuzzSite(f *testing.F) {
 	f.Add("3000--box.localhost", "null")
 	f.Add("127.0.0.1.evil.com", "https://evil.com")
 	f.Fuzz(func(t *testing.T, host, origin string) {
-		site := SiteOf(host, netip.MustParseAddr("10.1.2.3"), []string{"box.example.com"})
+		site := SiteOf(host, netip.MustParseAddr("10.1.2.3"), []string{"box.example.com"}, "")
 		low := strings.ToLower(host)
 		if site != Foreign && !strings.Contains(low, "localhost") && !strings.HasPrefix(low, "127.") &&
 			!strings.HasPrefix(low, "10.1.2.3") &&

@@ -26,6 +26,10 @@ temporary rules, plus what the policy flags add, and its labels, plus those of
 --label. --tier may select a weaker or stronger tier, but neither workspace nor,
 for a sandbox of tier workspace, any other.
 
+Each fork has its own machine ID, which is not part of its history. Before its
+first command it gets new SSH host keys, and the programs in its
+/etc/coppice/on-fork.d run. --same-identity keeps everything as it is.
+
 With --memory, processes continue in each fork, in tier gvisor; a snapshot given
 by --at must include memory. A fork reaches no network until it is re-keyed
 (host name, machine ID, entropy, SSH host keys) and its hooks in
@@ -81,6 +85,7 @@ see docs/guides/memory.md.`,
 	f := cmd.Flags()
 	f.IntVarP(&req.N, "count", "n", 0, "create `N` forks; those without a name get a generated one")
 	f.BoolVar(&req.Memory, "memory", false, "continue running processes in the forks")
+	f.BoolVar(&req.SameIdentity, "same-identity", false, "keep the machine ID and SSH host keys of the sandbox")
 	f.StringVar(&req.At, "at", "", "start from snapshot `REF`")
 	f.StringVar(&req.Tier, "tier", "",
 		"isolation tier: process, supervised, gvisor (default: that of the sandbox)")

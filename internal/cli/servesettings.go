@@ -45,6 +45,8 @@ func settings(opt *daemon.Options) []setting {
 		{"behind-proxy", "TLS is terminated by a trusted reverse proxy", truth(&tcp.BehindProxy), true},
 		{"no-auth", "disable authentication (loopback only)", truth(&tcp.NoAuth), true},
 		{"allow-host", "accept `NAMES`, with commas between them, as Host header; repeatable", names(&tcp.AllowHosts), false},
+		{"preview-domain", "make links to ports below `DOMAIN`, as in preview.example.com; its subdomains lead here",
+			text(&tcp.PreviewDomain), false},
 		{"token-file", "accept the token in `FILE`, with scope admin, while the file has it", text(&tcp.TokenFile), false},
 		{"single", "also serve the operations of sandbox `NAME` at /v1/", text(&tcp.Single), false},
 		{"driver", "storage `DRIVER` of new sandboxes that name none: auto (default), overlay, copy, btrfs",
@@ -188,7 +190,7 @@ func unknownVariables(all []setting, environ []string) (warnings []string) {
 func variablesHelp() string {
 	var b strings.Builder
 	for _, s := range settings(new(daemon.Options)) {
-		fmt.Fprintf(&b, "  %-22s--%s\n", s.variable(), s.flag)
+		fmt.Fprintf(&b, "  %-24s--%s\n", s.variable(), s.flag)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -24,11 +24,12 @@ import (
 
 // tcpDoor is the API on TCP. A nil tcpDoor is closed, and its methods do nothing.
 type tcpDoor struct {
-	opt  HTTP
-	ln   net.Listener
-	cert *certificate // nil: no TLS
-	srv  *http.Server
-	now  handler // what srv serves
+	opt      HTTP
+	previews ports.Domain
+	ln       net.Listener
+	cert     *certificate // nil: no TLS
+	srv      *http.Server
+	now      handler // what srv serves
 }
 
 // handler is an http.Handler that can be replaced while it serves.
@@ -50,10 +51,14 @@ func openDoor(ctx context.Context, opt HTTP, log *slog.Logger, failed chan<- err
 		return nil, err
 	}
 	d := &tcpDoor{opt: opt}
+	if d.previews, err = opt.previews(); err != nil {
+		return nil, err
+	}
 	if opt.TLSCert != "" {
 		if d.cert, err = newCertificate(opt.TLSCert, opt.TLSKey); err != nil {
 			return nil, err
 		}
+		d.cert.warn(d.previews, log)
 	}
 	at := addr.String()
 	if strings.HasPrefix(opt.Addr, ":") {
@@ -111,12 +116,12 @@ func (d *tcpDoor) serve(api http.Handler, previews *ports.Proxy, tokens *auth.To
 		return
 	}
 	if at, err := netip.ParseAddrPort(d.ln.Addr().String()); err == nil {
-		previews.ServedAt(ports.Listener{Addr: at, Secure: d.cert != nil || d.opt.BehindProxy})
+		previews.ServedAt(ports.Listener{Addr: at, Secure: d.cert != nil || d.opt.BehindProxy, Proxied: d.opt.BehindProxy})
 	}
 	g := auth.NewGuard(api,
 		auth.Options{Tokens: tokens, NoAuth: d.opt.NoAuth, TLS: d.cert != nil, BehindProxy: d.opt.BehindProxy,
-			Preview: previews,
-			Hosts:   d.opt.AllowHosts, Log: log, Limits: doorLimits()})
+			Preview: previews, PreviewDomain: d.previews.Name,
+			Hosts: d.opt.AllowHosts, Log: log, Limits: doorLimits()})
 	tokens.Revoked = append(tokens.Revoked, g.Drop)
 	d.now.set(g)
 }
@@ -198,6 +203,13 @@ func (c *certificate) load() error {
 	}
 	c.cert = &cert
 	return nil
+}
+
+// warn logs that browsers will refuse the certificate for previews, if it is not valid for their hosts.
+func (c *certificate) warn(previews ports.Domain, log *slog.Logger) {
+	if host := previews.Host(1, "x", ""); previews.Name != "" && c.cert.Leaf.VerifyHostname(host) != nil {
+		log.Warn("the TLS certificate is not valid for previews", "needed", "*."+previews.Name, "file", c.certFile)
+	}
 }
 
 // get implements tls.Config.GetCertificate.

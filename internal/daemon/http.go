@@ -7,6 +7,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/ports"
 )
 
 // HTTP configures the TCP listener of the API. The zero value disables it.
@@ -16,7 +17,9 @@ type HTTP struct {
 	BehindProxy     bool     // a reverse proxy terminates TLS, and is the only way to this listener
 	NoAuth          bool     // require no token; only on loopback
 	AllowHosts      []string // additional names of the listener, besides localhost and its address
-	Single          string   // a sandbox whose operations are also served at /v1/
+	// PreviewDomain is a domain for links to ports, as ports.ParseDomain reads it; "" is none: links lead to localhost.
+	PreviewDomain string
+	Single        string // a sandbox whose operations are also served at /v1/
 	// TokenFile names a file with the secret of a token of scope admin, which is valid while the file has it; "" is none.
 	// The file is read again every few seconds.
 	TokenFile string
@@ -31,7 +34,7 @@ func (h HTTP) check(byItself bool) error {
 	}
 	if h.Addr == "" {
 		if h.TLSCert != "" || h.TLSKey != "" || h.BehindProxy || h.NoAuth || len(h.AllowHosts) > 0 ||
-			h.TokenFile != "" {
+			h.TokenFile != "" || h.PreviewDomain != "" {
 			return fault.New(fault.Invalid, "these options require a TCP address").
 				WithHint("set it: coppice serve --http 127.0.0.1:8080")
 		}
@@ -70,7 +73,16 @@ func (h HTTP) check(byItself bool) error {
 				WithHint("use the name alone, in lower case and without a port, such as box.example.com")
 		}
 	}
-	return nil
+	_, err = h.previews()
+	return err
+}
+
+// previews parses PreviewDomain.
+func (h HTTP) previews() (ports.Domain, error) {
+	if h.PreviewDomain == "" {
+		return ports.Domain{}, nil
+	}
+	return ports.ParseDomain(h.PreviewDomain)
 }
 
 // address parses Addr. Names other than localhost are not resolved, because others control their addresses.

@@ -172,7 +172,12 @@ func (s *serving) openDoors(ctx context.Context) error {
 	s.in = newInside(s.tokens)
 	// Through the home's socket, clients connect to ports, but get no previews. The TCP door passes the hosts of
 	// previews to s.previews, and reports its address (ServedAt).
-	s.previews = ports.New(ports.Options{Engine: s.eng, Home: s.opt.Home, Allow: mayPreview, Proved: auth.Proved})
+	domain, err := s.opt.HTTP.previews()
+	if err != nil {
+		return s.closeEngine(err)
+	}
+	s.previews = ports.New(ports.Options{Engine: s.eng, Home: s.opt.Home, Domain: domain, Allow: mayPreview,
+		Proved: auth.Proved})
 	s.onEnd(s.previews.Close)
 	s.api = httpapi.New(httpapi.Options{
 		Roles:     roles(swept{s.eng, s.lines, s.opt.Defaults}),

@@ -11,6 +11,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
@@ -40,6 +41,12 @@ type commandCore struct{ e *Engine }
 // Acquire implements command.Sandboxes.
 func (c commandCore) Acquire(ctx context.Context, name, what string) (command.Held, meta.Sandbox, error) {
 	h, rec, err := c.e.acquire(ctx, name, what)
+	if err == nil && rec.Unkeyed && !restore.Rekeys(ctx) {
+		h.unlock(c.e)
+		if err = c.e.Restorer.RekeyFork(ctx, rec.ID); err == nil {
+			h, rec, err = c.e.acquire(ctx, string(rec.ID), what)
+		}
+	}
 	if err != nil {
 		return nil, rec, err
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -16,7 +18,7 @@ func lifetimeConfig(e *Engine) lifetime.Config {
 	core := lifetimeCore{e}
 	return lifetime.Config{
 		DB: e.DB, Finder: core, Ender: core, Drop: e.Upkeep.Drop, Log: e.Logger,
-		Now: e.Now,
+		Now: e.Now, Relabel: core.relabel,
 	}
 }
 
@@ -35,6 +37,15 @@ func (c lifetimeCore) Acquire(ctx context.Context, name, what string) (release f
 // Describe describes a sandbox for clients.
 func (c lifetimeCore) Describe(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	return c.e.wire(ctx, rec)
+}
+
+// relabel records the labels of rec as those that the sandbox is about to get from do, in place of before.
+func (c lifetimeCore) relabel(
+	ctx context.Context, rec *meta.Sandbox, before map[string]string, do func(context.Context) error,
+) error {
+	clean := c.e.cleaners.Formats()
+	body := &format.Labels{Before: clean.Labels(before), By: c.e.Caller(ctx), Labels: clean.Labels(rec.Labels)}
+	return c.e.Book.Do(ctx, c.e.Book.Drafts(ctx, rec, audit.ByDaemon(body)...), do)
 }
 
 // Known returns the sandboxes that were used since Open.

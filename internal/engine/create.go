@@ -67,6 +67,9 @@ func (e *Engine) Create(
 		return wire.Sandbox{}, err
 	}
 	err = ignorable(ctx, e, &rec, base.Top)
+	if err == nil && rec.Root == "/" {
+		err = identifyHost(ctx, e, &rec, base.Top)
+	}
 	e.masks.Forget(rec.ID)
 	if err != nil {
 		return wire.Sandbox{}, err

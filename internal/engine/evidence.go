@@ -7,7 +7,6 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
-	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -64,9 +63,7 @@ func (e *Engine) createRecord(rec *meta.Sandbox, parent timeline.SandboxID) audi
 	for _, p := range rec.Ignored {
 		b.Ignored = append(b.Ignored, c.RecordText(p))
 	}
-	for _, l := range label.List(rec.Labels) {
-		b.Labels = append(b.Labels, c.RecordText(l))
-	}
+	b.Labels = c.Labels(rec.Labels)
 	if r := rec.Repo; r != nil {
 		b.Repository, b.Commit = c.RecordText(r.Top), r.Base
 		if r.Start != r.Base {

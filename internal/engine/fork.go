@@ -30,23 +30,8 @@ func (e *Engine) Fork(ctx context.Context, name string, req wire.ForkRequest) (w
 func (e *Engine) fork(
 	ctx context.Context, name string, req wire.ForkRequest, tournament string,
 ) (res wire.ForkResult, at timeline.SnapshotID, err error) {
-	n := max(req.N, len(req.Names))
-	if n == 0 {
-		n = 1
-	}
-	if n > maxForks {
-		return res, at, fault.New(fault.Invalid, "too many forks: %d; the limit is %d", n, maxForks).
-			WithHint("create them in several requests")
-	}
-	for _, nn := range req.Names {
-		if err := timeline.ValidName(nn); err != nil {
-			return res, at, err
-		}
-		if err := e.nameFree(ctx, nn); err != nil {
-			return res, at, err
-		}
-	}
-	if err := label.Check(req.Labels); err != nil { // before a capture
+	n := max(req.N, len(req.Names), 1)
+	if err := checkFork(ctx, e, name, req, n); err != nil { // before a capture
 		return res, at, err
 	}
 	parent, at, memory, err := e.forkPoint(ctx, name, req)
@@ -56,6 +41,7 @@ func (e *Engine) fork(
 	had := parent.Tier
 	parent.Quarantine = nil
 	parent.Timed = nil
+	parent.Unkeyed = false
 	if parent.Labels, err = label.Change(parent.Labels, req.Labels, nil); err != nil {
 		return res, at, err
 	}
@@ -69,6 +55,12 @@ func (e *Engine) fork(
 			err = ignorable(ctx, e, &parent, at)
 		}
 		if err != nil {
+			return res, at, err
+		}
+	}
+	fresh := memory == nil && !req.SameIdentity
+	if fresh {
+		if err := identifyForks(ctx, e, &parent, at); err != nil {
 			return res, at, err
 		}
 	}
@@ -91,6 +83,11 @@ func (e *Engine) fork(
 		rec := parent
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 			return res, at, err
+		}
+		if fresh && len(rec.Foreign) > 0 {
+			if rec.MachineID, err = newMachineID(e.Rand); err != nil {
+				return res, at, err
+			}
 		}
 		if i < len(req.Names) {
 			rec.Name = req.Names[i]
@@ -130,6 +127,27 @@ func (e *Engine) fork(
 		res.Sandboxes[i].Warnings = warnings
 	}
 	return res, at, nil
+}
+
+// checkFork refuses a request for n forks that cannot be carried out.
+func checkFork(ctx context.Context, e *Engine, name string, req wire.ForkRequest, n int) error {
+	if n > maxForks {
+		return fault.New(fault.Invalid, "too many forks: %d; the limit is %d", n, maxForks).
+			WithHint("create them in several requests")
+	}
+	for _, nn := range req.Names {
+		if err := timeline.ValidName(nn); err != nil {
+			return err
+		}
+		if err := e.nameFree(ctx, nn); err != nil {
+			return err
+		}
+	}
+	if req.Memory && req.SameIdentity {
+		return fault.New(fault.Invalid, "a fork with memory is always re-keyed: cannot combine --memory and "+
+			"--same-identity").WithHint("omit one of them: coppice fork %s --same-identity", name)
+	}
+	return label.Check(req.Labels)
 }
 
 // forkPoint finds the snapshot that forks start from, and with req.Memory the memory of its processes.

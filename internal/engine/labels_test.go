@@ -5,11 +5,13 @@ package engine
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
 func TestLabels_AreKeptInheritedAndRecorded(t *testing.T) {
@@ -59,6 +61,19 @@ func TestLabels_AreKeptInheritedAndRecorded(t *testing.T) {
 	delete(twin, "n")
 	if err != nil || !maps.Equal(changed.Labels, twin) || changed.Expires != nil {
 		t.Errorf("%+v, %v", changed, err)
+	}
+	// Each change is recorded with all labels afterwards; a request that changes none is not.
+	if _, err := h.SetLife(ctx, "twin", wire.LifeRequest{Labels: map[string]string{"ci": "no"}}); err != nil {
+		t.Error(err)
+	}
+	var before, changes [][]string
+	for _, r := range h.told(timeline.SandboxID(forked.Sandboxes[0].ID), format.KindLabels) {
+		l := r.Body.(*format.Labels)
+		before, changes = append(before, l.Before), append(changes, l.Labels)
+	}
+	if len(changes) != 1 || len(changes[0]) != 3 || changes[0][0] != "ci=no" || changes[0][2] != "team=api" ||
+		strings.Contains(changes[0][1], "ghp_") || len(before[0]) == 0 || slices.Equal(before[0], changes[0]) {
+		t.Errorf("recorded: %q, before: %q", changes, before)
 	}
 	h.close()
 	h.open()

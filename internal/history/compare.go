@@ -12,6 +12,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/masks"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -54,7 +55,7 @@ func (h *Histories) Patch(ctx context.Context, name string, req wire.DiffRequest
 		if err != nil {
 			return err
 		}
-		ignore, err := h.ignored(ctx, p)
+		ignore, err := h.ignored(ctx, p, va, vb)
 		if err != nil {
 			return err
 		}
@@ -174,7 +175,7 @@ func (h *Histories) changes(
 	if err != nil {
 		return nil, false, err
 	}
-	ignore, err := h.ignored(ctx, p)
+	ignore, err := h.ignored(ctx, p, va, vb)
 	if err != nil {
 		return nil, false, err
 	}
@@ -219,7 +220,7 @@ func (h *Histories) Weigh(
 	if err != nil {
 		return 0, 0, err
 	}
-	ignore, err := h.ignored(ctx, p)
+	ignore, err := h.ignored(ctx, p, va, vb)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -237,7 +238,10 @@ func (h *Histories) Weigh(
 // ignored returns the differences that a comparison omits. The root of each part of a live root covers a directory of
 // the host, and has another owner if an ordinary user cannot give it the original one. The same holds for each
 // directory of the host that such a user's overlay copies up. Neither is a change by the sandbox.
-func (h *Histories) ignored(ctx context.Context, p pair) (of layer.Ignored, err error) {
+func (h *Histories) ignored(ctx context.Context, p pair, va, vb *layer.View) (of layer.Ignored, err error) {
+	if p.two() {
+		of.Files = masks.Identities(p.a.rec, p.b.rec, va, vb)
+	}
 	for _, s := range []side{p.a, p.b} {
 		if !s.rec.Host {
 			continue

@@ -62,7 +62,8 @@ type Ignored struct {
 	// the rest either, so two more things do not count: the owner's permissions, if they are those of that user, and
 	// attributes, except emulated owners.
 	Roots  map[string]bool
-	Owners bool // the owner of a directory does not count
+	Owners bool            // the owner of a directory does not count
+	Files  map[string]bool // absolute paths of regular files whose differences do not count
 }
 
 // errMore ends a comparison that has reported as many changes as allowed.
@@ -349,6 +350,9 @@ func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at 
 			return err
 		}
 		return d.descend(ma, mb, fa, fb, t, tf, at, depth)
+	}
+	if d.ignore.Files[fb.path()] && fa.st.Mode&unix.S_IFMT == unix.S_IFREG && fb.st.Mode&unix.S_IFMT == unix.S_IFREG {
+		return nil
 	}
 	same, err := sameFound(d.ctx, fa, fb, !d.timeless)
 	if err != nil {

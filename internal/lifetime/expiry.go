@@ -5,6 +5,7 @@ package lifetime
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -28,16 +29,32 @@ func (l *Lifetimes) SetLife(ctx context.Context, name string, req wire.LifeReque
 	}
 	defer l.WakeExpiry()
 	defer l.WakeIdle()
-	err = l.config.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
-		err := Configure(&r.Config, req, l.config.Now())
-		rec = *r
-		return err
-	})
+	err = l.setLife(ctx, &rec, req)
 	release()
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	return l.config.Finder.Describe(ctx, &rec), nil
+}
+
+// setLife applies a request to rec, and stores the result. The caller holds the lock of the sandbox. Labels are
+// recorded in the audit log, since tools decide by them.
+func (l *Lifetimes) setLife(ctx context.Context, rec *meta.Sandbox, req wire.LifeRequest) error {
+	before, now := rec.Labels, l.config.Now()
+	if err := Configure(&rec.Config, req, now); err != nil {
+		return err
+	}
+	store := func(ctx context.Context) error {
+		return l.config.DB.UpdateSandbox(ctx, rec.ID, func(r *meta.Sandbox) error {
+			err := Configure(&r.Config, req, now)
+			*rec = *r
+			return err
+		})
+	}
+	if maps.Equal(before, rec.Labels) {
+		return store(ctx)
+	}
+	return l.config.Relabel(ctx, rec, before, store)
 }
 
 // Configure checks a request that was made at now, and applies it to the configuration of a sandbox.

@@ -62,8 +62,11 @@ type Config struct {
 	Ender  Ender
 	// Drop removes snapshots of a sandbox; see upkeep.Upkeep.
 	Drop func(ctx context.Context, id timeline.SandboxID, choose upkeep.Choice) error
-	Now  func() time.Time
-	Log  *slog.Logger
+	// Relabel records that a sandbox, whose lock is held, is about to get the labels of rec in place of before, and calls
+	// do, which stores them. If the change cannot be recorded, do is not called.
+	Relabel func(ctx context.Context, rec *meta.Sandbox, before map[string]string, do func(context.Context) error) error
+	Now     func() time.Time
+	Log     *slog.Logger
 }
 
 // Lifetimes ends sandboxes that are expired or idle. New makes one, and the caller runs ExpireAll and StopAllIdle in

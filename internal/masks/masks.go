@@ -3,7 +3,6 @@
 package masks
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -48,12 +47,17 @@ type Config struct {
 type Masks struct {
 	config Config // never changed
 
-	mu    sync.Mutex
-	known map[timeline.SandboxID]string // the mask that each sandbox is read with, see Of; guarded by mu
+	mu         sync.Mutex
+	known      map[timeline.SandboxID]string   // the mask that each sandbox is read with, see Of; guarded by mu
+	identities map[timeline.SandboxID]identity // the identity layer that each was last read with; guarded by mu
 }
 
 // New returns the Masks of a home.
-func New(c Config) *Masks { return &Masks{config: c, known: map[timeline.SandboxID]string{}} }
+func New(c Config) *Masks {
+	return &Masks{
+		config: c, known: map[timeline.SandboxID]string{}, identities: map[timeline.SandboxID]identity{},
+	}
+}
 
 func (m *Masks) dir() string { return filepath.Join(m.config.Home, "masks") }
 
@@ -87,23 +91,22 @@ func (m *Masks) Make(ctx context.Context, rec *meta.Sandbox) (rootfs.Made, error
 	return made, fault.Wrap(err, "hide paths from sandbox %s", rec.Name)
 }
 
-// ForMount creates the mask for the next mount of a live root; the sandbox is then read with it. The caller holds the
-// lock of the sandbox, and nothing of the live root is mounted.
+// ForMount creates the mask and the identity layer for the next mount of a live root; the sandbox is then read with
+// them. The caller holds the lock of the sandbox, and nothing of the live root is mounted.
 func (m *Masks) ForMount(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) (rootfs.Made, error) {
 	made, err := m.Make(ctx, rec)
-	if err != nil || made.Dir == "" {
+	if err != nil {
 		return made, err
 	}
-	note, text := m.note(rec.ID), []byte(filepath.Base(made.Dir))
-	if old, err := os.ReadFile(note); err != nil || !bytes.Equal(old, text) {
-		if err := vfs.NoteUnsynced(m.config.FS, note, text); err != nil { // masks do not survive a power failure
-			return made, fault.Wrap(err, "record the masks in use")
+	if made.Dir != "" {
+		if err := m.noteUse(m.note(rec.ID), made.Dir); err != nil {
+			return made, err
 		}
+		m.mu.Lock()
+		m.known[rec.ID] = made.Dir
+		m.mu.Unlock()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.known[rec.ID] = made.Dir
-	return made, nil
+	return made, m.noteIdentity(ctx, rec)
 }
 
 // Of returns the directory of the mask that a sandbox is read with: that of its live root, or a new one; "" if there
@@ -142,11 +145,23 @@ func (m *Masks) Forget(id timeline.SandboxID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, id)
+	delete(m.identities, id)
 }
 
 // Stack returns the directories that form the root of a snapshot, as the sandbox may see it, and the IDs of its
 // layers, topmost first. The caller must not change the layers.
 func (m *Masks) Stack(
+	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID,
+) (rootspec.Stack, []timeline.LayerID, error) {
+	st, ids, err := m.stack(ctx, rec, id)
+	if err == nil {
+		st, err = m.identify(rec, id, st)
+	}
+	return st, ids, err
+}
+
+// stack is Stack without the identity layer.
+func (m *Masks) stack(
 	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID,
 ) (rootspec.Stack, []timeline.LayerID, error) {
 	mask, err := m.Of(ctx, rec)
@@ -224,12 +239,15 @@ func (m *Masks) noted() (names map[string]bool, sure bool, err error) {
 	}
 	names = map[string]bool{}
 	for _, d := range dirs {
-		text, err := os.ReadFile(m.note(timeline.SandboxID(d.Name())))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			m.config.Log.Warn("cannot determine which masks are in use; none is removed", "sandbox", d.Name(), "err", err)
-			return nil, false, nil
+		id := timeline.SandboxID(d.Name())
+		for _, note := range []string{m.note(id), m.identityNote(id)} {
+			text, err := os.ReadFile(note)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				m.config.Log.Warn("cannot determine which masks are in use; none is removed", "sandbox", d.Name(), "err", err)
+				return nil, false, nil
+			}
+			names[string(text)] = true
 		}
-		names[string(text)] = true
 	}
 	return names, true, nil
 }

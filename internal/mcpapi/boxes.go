@@ -19,6 +19,7 @@ type forkIn struct {
 	at
 	Node  string   `json:"node,omitempty" jsonschema:"the snapshot to start from; default: the current state, which is captured first"`
 	Names []string `json:"names,omitempty" jsonschema:"names of the forks; the others are named automatically"`
+	Same  bool     `json:"same_identity,omitempty" jsonschema:"keep the machine ID and the SSH host keys of the sandbox"`
 	N     int      `json:"n,omitempty" jsonschema:"number of forks, up to 100; default: the number of names, or 1"`
 }
 
@@ -74,7 +75,7 @@ func fork(ctx context.Context, c *call, in forkIn) (forkOut, string, error) {
 			WithHint("n must be at most %d and at least the number of names", mostForks)
 	}
 	res, err := c.client.Fork(ctx, c.sandbox,
-		wire.ForkRequest{Names: in.Names, N: max(in.N, len(in.Names), 1), At: in.Node})
+		wire.ForkRequest{Names: in.Names, N: max(in.N, len(in.Names), 1), At: in.Node, SameIdentity: in.Same})
 	if err != nil {
 		return forkOut{}, "", err
 	}

@@ -90,6 +90,12 @@ type Config struct {
 	// time of inactivity after which its processes are stopped; 0: never
 	IdleStopMS int64  `json:"idle_stop_ms,omitempty"`
 	Tournament string `json:"tournament,omitempty"` // tournament whose candidate's fork this is; removed by gc
+	// machine-id(5) inside, wherever its files have one of Foreign; "": that of its files
+	MachineID string `json:"machine_id,omitempty"`
+	// machine IDs of the host, or of sandboxes that it was forked from, newest last
+	Foreign []string `json:"foreign,omitempty"`
+	// a fork with SSH host keys or hooks of its parent: it is re-keyed before its first command
+	Unkeyed bool `json:"unkeyed,omitempty"`
 	// why its gate passes nothing; nil: not quarantined
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
 	// repository of the host that it works on; nil: none

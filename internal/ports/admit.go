@@ -77,7 +77,11 @@ func (p *Proxy) credentials(r *http.Request, key Key, port int, tokens []string)
 			list = append(list, admission{by: by, sandbox: c.sandbox, expires: c.expires, expired: !good})
 		}
 	}
-	// Another host below .localhost may have set a cookie of the same name, so check all of them.
+	// Below a domain, the pages of other sandboxes are of the same site, where SameSite does not help.
+	if !upgrades(r) && !intended(r) {
+		return list
+	}
+	// Another host below the same domain may have set a cookie of the same name, so check all of them.
 	for _, cookie := range r.CookiesNamed(param) {
 		if c, good := key.read(cookie.Value, forCookie, port, now); c != (claim{}) {
 			list = append(list, admission{by: byCookie, sandbox: c.sandbox, expires: c.expires, expired: !good})
@@ -101,7 +105,7 @@ func sameOrigin(r *http.Request) bool {
 }
 
 // intended reports whether a request may be intentional: pages of other sites can make a browser send any, but gain
-// nothing from plain navigation. The cookie needs no such check (SameSite).
+// nothing from plain navigation.
 func intended(r *http.Request) bool {
 	if !sameOrigin(r) {
 		return false
@@ -216,8 +220,8 @@ func clean(res *http.Response) error {
 }
 
 // staysHere reports whether a Set-Cookie is for its own host only, and not the daemon's cookie. One with any Domain
-// may be for others: with localhost, for all sandboxes and the daemon. So may one that browsers might parse
-// differently.
+// may be for others: with localhost or the configured domain, for all sandboxes and the daemon. So may one that
+// browsers might parse differently.
 func staysHere(cookie string) bool {
 	for i := range len(cookie) {
 		if c := cookie[i]; c < ' ' || c == 0x7f {

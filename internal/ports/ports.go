@@ -1,21 +1,66 @@
 // Package ports serves the ports of sandboxes over HTTP: host names for ports, signed links that expire, and a reverse
 // proxy. It reaches sandboxes through its interface Engine.
 //
-// Each port has its own host, PORT--NAME.localhost, so that a browser isolates it from other sandboxes and from the
-// daemon's API. Access is decided before a request is forwarded: by a link, by the cookie that a link was exchanged
-// for, or by Options.Allow for a caller that the listener has authenticated.
+// Each port has its own host, PORT--NAME.localhost, and PORT--NAME below a configured domain, so that a browser
+// isolates it from other sandboxes and from the daemon's API. Access is decided before a request is forwarded: by a
+// link, by the cookie that a link was exchanged for, or by Options.Allow for a caller that the listener has
+// authenticated.
 //
 // The daemon imports it; it imports client/wire and fault.
 package ports
 
 import (
-	"net/netip"
+	"cmp"
 	"strconv"
 	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// domain is the parent domain of all ports. Browsers resolve it to the machine that they run on (RFC 6761, 6.3).
-const domain = ".localhost"
+// localhost is a parent domain of all ports. Browsers resolve it to the machine that they run on (RFC 6761, 6.3).
+const localhost = "localhost"
+
+// Domain is another parent domain of all ports, at which other machines reach them. The zero value is none.
+type Domain struct {
+	Name string // lower case, as in preview.example.com
+	Port int    // the port number in links; 0: that of the listener, and none behind a proxy
+}
+
+// maxDomain is the maximum length of the name of a Domain: a label, a dot and the name are a host name.
+const maxDomain = 253 - maxLabel - 1
+
+// ParseDomain parses NAME or NAME:PORT. The name has at least two labels; it is neither an IP address nor below
+// localhost.
+func ParseDomain(s string) (d Domain, err error) {
+	bad := func(why string) (Domain, error) {
+		return Domain{}, fault.New(fault.Invalid, "invalid domain of previews %.100q: %s", s, why).
+			WithHint("use a domain whose subdomains all lead to this daemon, such as preview.example.com")
+	}
+	name, number, found := strings.Cut(s, ":")
+	if found {
+		var ok bool
+		if d.Port, ok = parsePort(number); !ok {
+			return bad("must be NAME or NAME:PORT")
+		}
+	}
+	d.Name = lower(name)
+	labels := strings.Split(d.Name, ".")
+	last := labels[len(labels)-1]
+	switch {
+	case len(labels) < 2 || len(d.Name) > maxDomain:
+		return bad("must have two labels or more, and at most " + strconv.Itoa(maxDomain) + " characters")
+	case last == localhost:
+		return bad("names below localhost always work")
+	case strings.Trim(last, "0123456789") == "":
+		return bad("must not be an IP address")
+	}
+	for _, l := range labels {
+		if !plain(l) || len(l) > maxLabel {
+			return bad("must be a host name")
+		}
+	}
+	return d, nil
+}
 
 // maxLabel is the maximum length of a label of a host name, in bytes.
 const maxLabel = 63
@@ -26,20 +71,31 @@ type Target struct {
 	Name string // name or ID of the sandbox
 }
 
-// IsPreview reports whether a Proxy answers a Host header: any name below ".localhost", even an invalid one.
-func IsPreview(host string) bool {
+// IsPreview reports whether a Proxy answers a Host header: any name below localhost or the domain, even an invalid one.
+func (d Domain) IsPreview(host string) bool {
 	name, _ := splitHost(host)
-	return len(name) > len(domain) && strings.HasSuffix(lower(name), domain)
+	_, below := d.below(lower(name))
+	return below
 }
 
-// ParseHost parses PORT--NAME.localhost, with or without a port number. The name is one label of a-z, 0-9 and "-"; a
-// sandbox whose name has other characters is addressed by its ID.
-func ParseHost(host string) (t Target, ok bool) {
+// below cuts the parent domain of a name.
+func (d Domain) below(name string) (label string, ok bool) {
+	for _, parent := range []string{localhost, d.Name} {
+		if label, ok = strings.CutSuffix(name, "."+parent); ok && label != "" && parent != "" {
+			return label, true
+		}
+	}
+	return "", false
+}
+
+// ParseHost parses PORT--NAME.localhost, and PORT--NAME below the domain, with or without a port number. NAME is one
+// label of a-z, 0-9 and "-"; a sandbox whose name has other characters is addressed by its ID.
+func (d Domain) ParseHost(host string) (t Target, ok bool) {
 	name, ok := splitHost(host)
 	if !ok {
 		return t, false
 	}
-	label, ok := strings.CutSuffix(lower(name), domain)
+	label, ok := d.below(lower(name))
 	if !ok || len(label) > maxLabel {
 		return t, false
 	}
@@ -54,13 +110,14 @@ func ParseHost(host string) (t Target, ok bool) {
 	return t, true
 }
 
-// Host returns the host name of a port: with the sandbox's name if possible, else with its ID. ParseHost parses it.
-func Host(port int, name, id string) string {
+// Host returns the host name of a port, below the domain if there is one: with the sandbox's name if possible, else
+// with its ID. ParseHost parses it.
+func (d Domain) Host(port int, name, id string) string {
 	label := strconv.Itoa(port) + "--" + name
 	if !plain(name) || len(label) > maxLabel {
 		label = strconv.Itoa(port) + "--" + id
 	}
-	return label + domain
+	return label + "." + cmp.Or(d.Name, localhost)
 }
 
 // lower converts ASCII letters to lower case; strings.ToLower also maps some other characters to ASCII letters.
@@ -101,10 +158,18 @@ func plain(name string) bool {
 	return name != ""
 }
 
-// overHost returns host as browsers write it in URLs of a listener at addr.
-func overHost(host string, addr netip.AddrPort, secure bool) string {
-	if port := addr.Port(); port != 0 && (secure || port != 80) && (!secure || port != 443) {
-		return host + ":" + strconv.Itoa(int(port))
+// portOf returns the port number in links to a listener; 0: none.
+func (d Domain) portOf(l Listener) int {
+	if d.Name != "" && (d.Port != 0 || l.Proxied) {
+		return d.Port
+	}
+	return int(l.Addr.Port())
+}
+
+// overHost returns host as browsers write it in URLs with a port number; 0: the one that the scheme implies.
+func overHost(host string, port int, secure bool) string {
+	if port != 0 && (secure || port != 80) && (!secure || port != 443) {
+		return host + ":" + strconv.Itoa(port)
 	}
 	return host
 }

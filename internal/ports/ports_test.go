@@ -12,6 +12,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
+// none is the Domain of a daemon without one.
+var none Domain
+
 func TestParseHost(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]Target{
@@ -21,7 +24,7 @@ func TestParseHost(t *testing.T) {
 		"65535--Box-1.localhost":    {65535, "box-1"},
 		"1--0123456789ab.localhost": {1, "0123456789ab"},
 	} {
-		if got, ok := ParseHost(host); !ok || got != want || !IsPreview(host) {
+		if got, ok := none.ParseHost(host); !ok || got != want || !none.IsPreview(host) {
 			t.Errorf("%s: %+v %v", host, got, ok)
 		}
 	}
@@ -35,17 +38,17 @@ func TestParseHost(t *testing.T) {
 		"3000--" + strings.Repeat("a", 58) + ".localhost", "3000--\u212a.localhost", "user@3000--box.localhost",
 		"3000--box.localhost/x", "127.0.0.1:80", "localhost:80",
 	} {
-		if got, ok := ParseHost(host); ok {
+		if got, ok := none.ParseHost(host); ok {
 			t.Errorf("%q: %+v", host, got)
 		}
 	}
 	for _, host := range []string{"", "localhost", "localhost:80", ".localhost", "127.0.0.1:80", "[::1]:80", "example.com",
 		"xlocalhost"} {
-		if IsPreview(host) {
+		if none.IsPreview(host) {
 			t.Errorf("%q is the host of a port", host)
 		}
 	}
-	if !IsPreview("a.b.localhost:80") {
+	if !none.IsPreview("a.b.localhost:80") {
 		t.Error("a host below localhost reaches the API")
 	}
 }
@@ -58,17 +61,17 @@ func TestHost_ParsesBack(t *testing.T) {
 		strings.Repeat("a", 60): "80--0123456789ab.localhost",
 		strings.Repeat("a", 59): "80--" + strings.Repeat("a", 59) + ".localhost",
 	} {
-		got := Host(80, name, "0123456789ab")
+		got := none.Host(80, name, "0123456789ab")
 		if got != want {
 			t.Errorf("%s: %s", name, got)
 		}
-		if p, ok := ParseHost(got); !ok || p.Port != 80 || p.Name != name && p.Name != "0123456789ab" {
+		if p, ok := none.ParseHost(got); !ok || p.Port != 80 || p.Name != name && p.Name != "0123456789ab" {
 			t.Errorf("%s: %+v", got, p)
 		}
 	}
-	for addr, want := range map[string]string{"127.0.0.1:7070": "x:7070", "127.0.0.1:80": "x"} {
-		if got := overHost("x", netip.MustParseAddrPort(addr), false); got != want {
-			t.Errorf("%s: %s", addr, got)
+	for port, want := range map[int]string{7070: "x:7070", 80: "x", 0: "x"} {
+		if got := overHost("x", port, false); got != want {
+			t.Errorf("%d: %s", port, got)
 		}
 	}
 }
@@ -77,18 +80,18 @@ func FuzzParseHost(f *testing.F) {
 	f.Add("3000--box.localhost:7070")
 	f.Add("80--a--b.localhost")
 	f.Fuzz(func(t *testing.T, host string) {
-		p, ok := ParseHost(host)
+		p, ok := none.ParseHost(host)
 		if !ok {
 			return
 		}
-		if !IsPreview(host) {
+		if !none.IsPreview(host) {
 			t.Errorf("%q is parsed, but reaches the API", host)
 		}
 		if p.Port < 1 || p.Port > 65535 || !plain(p.Name) {
 			t.Errorf("%q: %+v", host, p)
 		}
 		bare, _, _ := strings.Cut(host, ":")
-		if Host(p.Port, p.Name, "") != lower(bare) {
+		if none.Host(p.Port, p.Name, "") != lower(bare) {
 			t.Errorf("%q is parsed as %+v", host, p)
 		}
 	})
@@ -248,6 +251,60 @@ func TestStaysHere(t *testing.T) {
 	} {
 		if staysHere(cookie) != want {
 			t.Errorf("%q: %v", cookie, !want)
+		}
+	}
+}
+
+func TestDomain_IsAHostName(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Domain{
+		"preview.example.com": {Name: "preview.example.com"}, "Example.COM:8443": {"example.com", 8443},
+		"192-0-2-1.sslip.io": {Name: "192-0-2-1.sslip.io"},
+	} {
+		if d, err := ParseDomain(text); err != nil || d != want {
+			t.Errorf("%s: %+v, %v", text, d, err)
+		}
+	}
+	for _, text := range []string{
+		"", ".", "localhost", "com", "a.localhost", "192.0.2.1", "example.com.", ".example.com", "*.example.com",
+		"a..example.com", "a_b.example.com", "example.com:", "example.com:0", "example.com:65536", "example.com:x",
+		"http://example.com", "example.com/x", "[::1]", "-a.example.com", "a b.example.com", "ex\u212ample.com",
+		strings.Repeat("a", 64) + ".com", strings.Repeat("aaa.", 60) + "com",
+	} {
+		if d, err := ParseDomain(text); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+			t.Errorf("%q: %+v, %v", text, d, err)
+		}
+	}
+}
+
+func TestDomain_IsOfPreviewsBesidesLocalhost(t *testing.T) {
+	t.Parallel()
+	d := Domain{Name: "p.example.com"}
+	if got := d.Host(80, "a_b", "0123456789ab"); got != "80--0123456789ab.p.example.com" {
+		t.Error(got)
+	}
+	for _, host := range []string{"80--box.p.example.com", "80--BOX.P.example.com:8443", "80--box.localhost"} {
+		if got, ok := d.ParseHost(host); !ok || got != (Target{80, "box"}) || !d.IsPreview(host) {
+			t.Errorf("%s: %+v, %v", host, got, ok)
+		}
+	}
+	for _, host := range []string{
+		"p.example.com", "80--box.example.com", "80--box.xp.example.com", "80--box.p.example.com.evil.com", "80--box.",
+		"80--box", ".p.example.com", "80--box.evil.com",
+	} {
+		if got, ok := d.ParseHost(host); ok || d.IsPreview(host) {
+			t.Errorf("%s: %+v", host, got)
+		}
+	}
+	direct, proxied := Listener{Addr: netip.MustParseAddrPort("10.0.0.1:8443")}, Listener{Proxied: true}
+	for _, c := range []struct {
+		d    Domain
+		l    Listener
+		want int
+	}{{d, direct, 8443}, {d, proxied, 0}, {Domain{d.Name, 9000}, direct, 9000}, {Domain{d.Name, 9000}, proxied, 9000},
+		{none, direct, 8443}} {
+		if got := c.d.portOf(c.l); got != c.want {
+			t.Errorf("%+v, %+v: %d", c.d, c.l, got)
 		}
 	}
 }

@@ -32,11 +32,15 @@ type Engine interface {
 type Listener struct {
 	Addr   netip.AddrPort
 	Secure bool // it uses TLS, or is behind a proxy that does
+	// Proxied is set behind a proxy, whose address is unknown.
+	Proxied bool
 }
 
 // Options configures a Proxy.
 type Options struct {
 	Engine Engine
+	// Domain is where links lead, if it is set; else they lead to localhost.
+	Domain Domain
 	// Home contains the key that links are signed with; it is created on first use.
 	Home string
 	// Allow returns, for a caller that the listener has authenticated with a bearer token, a function that checks
@@ -60,7 +64,7 @@ const (
 	maxResponseHeader = 256 << 10
 )
 
-// Proxy is the http.Handler of all hosts for which IsPreview is true. It is safe for concurrent use.
+// Proxy is the http.Handler of all hosts for which Domain.IsPreview is true. It is safe for concurrent use.
 type Proxy struct {
 	opt   Options
 	tr    *http.Transport
@@ -122,7 +126,7 @@ func (p *Proxy) Close() { p.tr.CloseIdleConnections() }
 // Before returns a handler that answers the hosts of ports, and passes other requests to next.
 func (p *Proxy) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if IsPreview(r.Host) {
+		if p.opt.Domain.IsPreview(r.Host) {
 			p.ServeHTTP(w, r)
 			return
 		}
@@ -160,7 +164,8 @@ func (p *Proxy) Preview(ctx context.Context, name string, port int, ttl time.Dur
 	}
 	expires := p.opt.Now().Add(ttl).Truncate(time.Second).UTC()
 	token := key.sign(claim{use: forLink, sandbox: id, port: port, expires: expires.Unix()})
-	u := url.URL{Scheme: scheme(l.Secure), Host: overHost(Host(port, name, id), l.Addr, l.Secure), Path: "/",
+	d := p.opt.Domain
+	u := url.URL{Scheme: scheme(l.Secure), Host: overHost(d.Host(port, name, id), d.portOf(*l), l.Secure), Path: "/",
 		RawQuery: param + "=" + token}
 	return wire.PreviewResult{URL: u.String(), Expires: expires}, nil
 }
@@ -180,11 +185,11 @@ func (p *Proxy) secure(r *http.Request) bool {
 
 // ServeHTTP answers one request.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	t, ok := ParseHost(r.Host)
+	t, ok := p.opt.Domain.ParseHost(r.Host)
 	switch {
 	case !ok:
 		page(w, r, http.StatusBadRequest, "Unknown host",
-			"The host name of a port is PORT--NAME.localhost, for example 3000--box.localhost.",
+			"The host name of a port is PORT--NAME, for example "+p.opt.Domain.Host(3000, "box", "")+".",
 			"list the ports of a sandbox: coppice net forward NAME")
 		return
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):

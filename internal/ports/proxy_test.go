@@ -419,6 +419,63 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 	}
 }
 
+// TestProxy_ServesBelowDomain checks links and cookies below a configured domain, whose subdomains are one site for a
+// browser.
+func TestProxy_ServesBelowDomain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *Options) { o.Domain = Domain{Name: "p.example.com"} })
+	w.serve(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "in ", r.Host) })
+	made, err := w.proxy.Preview(t.Context(), "box", 3000, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := url.Parse(made.URL)
+	const below = "3000--box.p.example.com"
+	if err != nil || link.Hostname() != below || link.Port() == "" {
+		t.Fatal(made.URL, err)
+	}
+	res, _ := w.do(w.request("GET", link.Host, "/?"+link.RawQuery))
+	set := res.Header["Set-Cookie"]
+	if res.StatusCode != http.StatusTemporaryRedirect || len(set) != 1 || strings.Contains(strings.ToLower(set[0]), "domain") ||
+		res.Header.Get("Location") != "http://"+link.Host+"/" {
+		t.Fatalf("%d %q", res.StatusCode, res.Header)
+	}
+	value, _, _ := strings.Cut(set[0], ";")
+	cookie := "Cookie: " + value
+	for name, c := range map[string]struct {
+		host    string
+		headers []string
+		code    int
+	}{
+		"a cookie":        {below, []string{cookie}, 200},
+		"no cookie":       {below, nil, 403},
+		"below localhost": {"3000--box.localhost", []string{cookie}, 200},
+		"another port":    {"3001--box.p.example.com", []string{cookie}, 403},
+		"another sandbox": {"3000--other.p.example.com", []string{cookie}, 403},
+		"a page of the port": {
+			below, []string{cookie, "Origin: http://" + below, "Sec-Fetch-Site: same-origin"}, 200},
+		"a page of another sandbox": {
+			below, []string{cookie, "Origin: http://3000--other.p.example.com", "Sec-Fetch-Site: same-site"}, 403},
+		"an image in it": {
+			below, []string{cookie, "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
+		"a frame in it": {
+			below, []string{cookie, "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, 403},
+		"a link in it": {
+			below, []string{cookie, "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
+	} {
+		if res, body := w.do(w.request("GET", c.host, "/", c.headers...)); res.StatusCode != c.code {
+			t.Errorf("%s: %d %q", name, res.StatusCode, body)
+		}
+	}
+	if res, body := w.do(w.request("GET", "x.p.example.com", "/", cookie)); res.StatusCode != 400 ||
+		!strings.Contains(body, "3000--box.p.example.com") {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+	if _, body := w.do(w.request("GET", "p.example.com", "/", cookie)); body != "the API" {
+		t.Errorf("the domain itself: %q", body)
+	}
+}
+
 func TestProxy_CleansRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -25,12 +25,14 @@ import (
 // order of their names.
 const HooksDir = "/etc/coppice/on-fork.d"
 
+// SSHDir holds the SSH host keys of a sandbox.
+const SSHDir = "/etc/ssh"
+
 const (
 	maxHooks = 64
 	// hookTime is the time limit of each hook, and keyTime that of all SSH host keys, in milliseconds.
 	hookTime = 30_000
 	keyTime  = 120_000
-	sshDir   = "/etc/ssh"
 )
 
 // Steps of a release that the box does not perform, as meta.Quarantine and the audit log name them.
@@ -210,7 +212,7 @@ func (r *Restorer) toRekey(ctx context.Context, id string) (keys int, hooks []st
 		}
 		return err
 	}
-	err = each(sshDir, func(i wire.FileInfo) {
+	err = each(SSHDir, func(i wire.FileInfo) {
 		if name := path.Base(i.Path); strings.HasPrefix(name, "ssh_host_") && strings.HasSuffix(name, "_key") {
 			keys++
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
@@ -125,6 +126,8 @@ type Config struct {
 // for concurrent use.
 type Restorer struct {
 	config Config // never changed
+
+	identifying singleflight.Group // by sandbox id: see RekeyFork
 
 	mu        sync.Mutex                  // held last: see docs/design/locks.md
 	releasing map[timeline.SandboxID]bool // sandboxes that are being released from quarantine; guarded by mu

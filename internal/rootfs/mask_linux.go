@@ -143,6 +143,7 @@ type masker struct {
 	twice   map[device]bool            // file systems with several mounts
 	places  int
 	holds   []holder
+	files   []maskFile // of an Identity
 }
 
 // holder is an empty file in a mask that serves as a mount point.
@@ -478,6 +479,9 @@ func (m *masker) name() (string, error) {
 	for _, h := range m.holds {
 		fmt.Fprintf(sum, "hold %q %q\n", h.dir, h.path)
 	}
+	for _, f := range m.files {
+		fmt.Fprintln(sum, "file", f)
+	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
@@ -524,6 +528,11 @@ func (m *masker) write(home, to string) (err error) {
 	}
 	for _, h := range m.holds {
 		if err := h.write(tmp, m.dirs[h.dir].covers); err != nil {
+			return err
+		}
+	}
+	for _, f := range m.files {
+		if err := f.write(tmp); err != nil {
 			return err
 		}
 	}

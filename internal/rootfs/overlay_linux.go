@@ -58,8 +58,8 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 		return rootspec.Spec{}, fault.Wrap(err, "inspect the live root")
 	}
 	for _, l := range live.Stack.Layers {
-		// A mask is made for the file system that the home is on now.
-		if l != live.Stack.Mask && rootspec.Marks(l) == rootspec.MarksFiles {
+		// A mask and an identity are made for the file system that the home is on now.
+		if l != live.Stack.Mask && l != live.Stack.Identity && rootspec.Marks(l) == rootspec.MarksFiles {
 			return rootspec.Spec{}, fault.New(fault.Unsupported,
 				"cannot mount layer %s: it was made on a file system without whiteouts", l).
 				WithHint("use --driver copy")
@@ -72,6 +72,7 @@ func (o *overlay) present(ctx context.Context, live Live) (spec rootspec.Spec, e
 	if err != nil {
 		return rootspec.Spec{}, err
 	}
+	plan = plan.identified(live.Stack)
 	var u undo.Stack
 	defer u.Run(&err)
 	if fresh {

@@ -81,6 +81,8 @@ type Stack struct {
 	Layers []string `json:"layers"`
 	// Mask is the layer of Layers that hides paths of the layers below it and of the host; "" if there is none.
 	Mask string `json:"mask,omitempty"`
+	// Identity is the topmost layer of Layers, which has the sandbox's own machine ID; "" if there is none.
+	Identity string `json:"identity,omitempty"`
 }
 
 // Differing returns the trees in which the roots of two stacks can differ: the layers that only one of the stacks

@@ -17,6 +17,7 @@ const (
 	KindFork       Kind = "fork"
 	KindGrant      Kind = "grant"
 	KindKey        Kind = "key"
+	KindLabels     Kind = "labels"
 	KindLimit      Kind = "limit"
 	KindLost       Kind = "lost"
 	KindNetwork    Kind = "network"
@@ -38,7 +39,7 @@ const (
 // Kinds lists all kinds, in order.
 func Kinds() []Kind {
 	return []Kind{KindApply, KindApproval, KindArchive, KindCreate, KindDelete, KindDenial, KindDrop, KindExec, KindExit,
-		KindFork, KindGrant, KindKey,
+		KindFork, KindGrant, KindKey, KindLabels,
 		KindLimit, KindLost, KindNetwork, KindPause, KindPolicy, KindProgram, KindPropose, KindRebase, KindRekey,
 		KindRollback, KindSession, KindSnapshot, KindStart, KindStop, KindTournament, KindUndone}
 }
@@ -74,6 +75,8 @@ func newBody(k Kind) Body {
 		return new(Grant)
 	case KindKey:
 		return new(Key)
+	case KindLabels:
+		return new(Labels)
 	case KindLimit:
 		return new(Limit)
 	case KindLost:
@@ -143,7 +146,7 @@ type Create struct {
 	Driver     string   `json:"driver,omitempty" jsonschema:"Driver of its root file system"`
 	From       string   `json:"from,omitempty" jsonschema:"ID of the sandbox that it is a fork of"`
 	Ignored    []string `json:"ignored,omitempty" jsonschema:"Paths inside whose content is not in its history"`
-	Labels     []string `json:"labels,omitempty" jsonschema:"Labels, as KEY=VALUE, redacted; later changes are not recorded"`
+	Labels     []string `json:"labels,omitempty" jsonschema:"Labels, as KEY=VALUE, redacted; records of kind labels have later changes"`
 	Repository string   `json:"repository,omitempty" jsonschema:"Work tree, on the host, of the git repository that it works on"`
 	Snapshot   string   `json:"snapshot,omitempty" jsonschema:"Snapshot that it starts from"`
 	Start      string   `json:"start,omitempty" jsonschema:"Commit, on the one that it starts from, with the included uncommitted changes"`
@@ -245,6 +248,13 @@ type Key struct {
 	New       string `json:"new" jsonschema:"New verifier key"`
 	Old       string `json:"old" jsonschema:"Old verifier key"`
 	Statement string `json:"statement" jsonschema:"Statement by which the old key signs the new one"`
+}
+
+// Labels records that the labels of the sandbox were changed.
+type Labels struct {
+	Before []string `json:"before,omitempty" jsonschema:"All labels before, as KEY=VALUE, redacted"`
+	By     string   `json:"by,omitempty" jsonschema:"Caller that changed them, as known to the daemon"`
+	Labels []string `json:"labels,omitempty" jsonschema:"All labels afterwards, likewise"`
 }
 
 // Limit records that a limit was reached.
@@ -432,6 +442,9 @@ func (*Grant) Kind() Kind { return KindGrant }
 
 // Kind implements Body.
 func (*Key) Kind() Kind { return KindKey }
+
+// Kind implements Body.
+func (*Labels) Kind() Kind { return KindLabels }
 
 // Kind implements Body.
 func (*Limit) Kind() Kind { return KindLimit }

@@ -1,0 +1,122 @@
+//go:build linux
+
+package masks
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/timeline"
+	"github.com/coppice-dev/coppice/internal/vfs"
+)
+
+// identity is the identity layer of a stack, and what it was made for.
+type identity struct {
+	at   timeline.SnapshotID
+	mask string // of the stack
+	own  string // the machine ID
+	dir  string // "" if the stack needs none
+}
+
+// identityNote returns the path of the file that names the identity layer with which the live root of a sandbox was
+// last mounted.
+func (m *Masks) identityNote(id timeline.SandboxID) string {
+	return filepath.Join(m.config.Home, "sandboxes", string(id), "identity")
+}
+
+// MachineIDs returns the machine IDs in the files of a snapshot, as the sandbox may see it without its own identity.
+func (m *Masks) MachineIDs(ctx context.Context, rec *meta.Sandbox, at timeline.SnapshotID) ([]string, error) {
+	st, _, err := m.stack(ctx, rec, at)
+	if err != nil {
+		return nil, err
+	}
+	return rootfs.MachineIDs(st)
+}
+
+// identify puts the identity layer of a sandbox on top of the stack of a snapshot, if it needs one.
+func (m *Masks) identify(rec *meta.Sandbox, at timeline.SnapshotID, st rootspec.Stack) (rootspec.Stack, error) {
+	if rec.MachineID == "" {
+		return st, nil
+	}
+	m.mu.Lock()
+	own, known := m.identities[rec.ID]
+	m.mu.Unlock()
+	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID {
+		own = identity{at: at, mask: st.Mask, own: rec.MachineID}
+		k := rootfs.Identity{Below: st, MachineID: rec.MachineID, Instead: rec.Foreign, ByFiles: m.config.ByFiles}
+		var err error
+		if own.dir, err = k.Make(m.dir()); err != nil {
+			return st, fault.Wrap(err, "replace the machine ID of sandbox %s", rec.Name)
+		}
+		m.mu.Lock()
+		m.identities[rec.ID] = own
+		m.mu.Unlock()
+	}
+	if own.dir != "" {
+		st.Layers, st.Identity = slices.Concat([]string{own.dir}, st.Layers), own.dir
+	}
+	return st, nil
+}
+
+// noteIdentity records which identity layer the live root of a sandbox is about to be mounted with.
+func (m *Masks) noteIdentity(ctx context.Context, rec *meta.Sandbox) error {
+	if rec.MachineID == "" {
+		return nil
+	}
+	st, _, err := m.Stack(ctx, rec, rec.MountTop)
+	if err != nil || st.Identity == "" {
+		return err
+	}
+	return m.noteUse(m.identityNote(rec.ID), st.Identity)
+}
+
+// noteUse writes the name of a layer that is about to be mounted into the file note.
+func (m *Masks) noteUse(note, dir string) error {
+	text := []byte(filepath.Base(dir))
+	if old, err := os.ReadFile(note); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	// These layers do not survive a power failure.
+	return fault.Wrap(vfs.NoteUnsynced(m.config.FS, note, text), "record the masks in use")
+}
+
+// Files opens regular files of a sandbox by absolute path; *layer.View implements it.
+type Files interface {
+	Open(name string) (*os.File, error)
+}
+
+// Identities returns the files of two sandboxes that have machine IDs in both which are the sandboxes' own, or which
+// Coppice replaces: they differ because the sandboxes do.
+func Identities(a, b *meta.Sandbox, fa, fb Files) map[string]bool {
+	known := slices.Concat([]string{a.MachineID, b.MachineID}, a.Foreign, b.Foreign)
+	list := map[string]bool{}
+	for _, name := range rootfs.MachineIDFiles() {
+		if slices.Contains(known, machineID(fa, name)) && slices.Contains(known, machineID(fb, name)) {
+			list[name] = true
+		}
+	}
+	return list
+}
+
+// machineID reads the machine ID in a file; "-", which is none, if there is none.
+func machineID(files Files, name string) string {
+	f, err := files.Open(name)
+	if err != nil {
+		return "-"
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 2*rootfs.MachineIDSize))
+	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
+		return id
+	}
+	return "-"
+}

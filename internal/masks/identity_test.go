@@ -1,0 +1,72 @@
+//go:build linux
+
+package masks
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/sandbox"
+	"github.com/coppice-dev/coppice/internal/stacks"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// TestStack_HasIdentityOnTop checks where the identity layer of a sandbox is, that each sandbox with a stack has its
+// own, and that a sweep keeps the one that may be mounted.
+func TestStack_HasIdentityOnTop(t *testing.T) {
+	t.Parallel()
+	m, home := newMasks(t, hides{})
+	layers := t.TempDir()
+	m.config.Stacks = stacks.New(two{}, func(id timeline.LayerID) string { return filepath.Join(layers, string(id)) })
+	foreign, first, second := strings.Repeat("f", 32), strings.Repeat("1", 32), strings.Repeat("2", 32)
+	for _, dir := range []string{layers + "/a/etc", layers + "/b", home + "/sandboxes/0123456789ab"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(layers+"/a/etc/machine-id", []byte(foreign), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	rec := meta.Sandbox{ID: "0123456789ab", MountTop: "b"}
+	if ids, err := m.MachineIDs(t.Context(), &rec, "b"); err != nil || !slices.Equal(ids, []string{foreign}) {
+		t.Errorf("%q, %v", ids, err)
+	}
+	rec.MachineID, rec.Foreign = first, []string{foreign}
+	st, ids, err := m.Stack(t.Context(), &rec, "b")
+	if err != nil || len(ids) != 2 || len(st.Layers) != 3 || st.Identity == "" || st.Layers[0] != st.Identity {
+		t.Fatalf("%+v, %v, %v", st, ids, err)
+	}
+	if text, err := os.ReadFile(st.Identity + "/etc/machine-id"); err != nil || string(text) != first+"\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if ids, err := m.MachineIDs(t.Context(), &rec, "b"); err != nil || !slices.Equal(ids, []string{foreign}) {
+		t.Errorf("with an identity: %q, %v", ids, err)
+	}
+	fork := rec
+	fork.ID, fork.MachineID = "ba9876543210", second
+	other, _, err := m.Stack(t.Context(), &fork, "b")
+	if err != nil || other.Identity == "" || other.Identity == st.Identity {
+		t.Errorf("%+v, %v", other, err)
+	}
+	rec.Foreign = []string{second} // the ID in the files is the sandbox's own
+	m.Forget(rec.ID)
+	if st, _, err := m.Stack(t.Context(), &rec, "b"); err != nil || st.Identity != "" || len(st.Layers) != 2 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	rec.Foreign = []string{foreign}
+	m.Forget(rec.ID)
+	if _, err := m.ForMount(t.Context(), sandbox.New(rec.ID).TryLock("mounting it"), &rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Sweep(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(home + "/masks/*")
+	if err != nil || !slices.Equal(left, []string{st.Identity}) {
+		t.Errorf("%q, %v", left, err)
+	}
+}
