@@ -181,7 +181,7 @@ for line in sys.stdin: print("answer", len(data), line, flush=True)
 // gvisorMemory measures images of a program that allocates mb megabytes.
 func (b *bench) gvisorMemory(mb, n int) (err error) {
 	dir := filepath.Join(b.dir, fmt.Sprint("gvisor-", mb))
-	x, end, err := b.gvisorBox(filepath.Join(dir, "parent"), "")
+	x, end, err := b.gvisorBox(filepath.Join(dir, "parent"), func(*plan.Config) {})
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (b *bench) gvisorForks(store *memory.Store, id memory.ID, dir string, copie
 
 // gvisorCopy resumes an image, and returns when its program has answered. end stops it.
 func (b *bench) gvisorCopy(dir, image string) (end func() error, err error) {
-	x, end, err := b.gvisorBox(dir, image)
+	x, end, err := b.gvisorBox(dir, func(c *plan.Config) { c.Image = image })
 	if err != nil {
 		return nil, err
 	}
@@ -330,12 +330,11 @@ func heard(s *box.Session, word string) error {
 	return nil
 }
 
-// gvisorBox starts a box of tier gvisor on the host's system directories, without a daemon, optionally from an
-// image.
-func (b *bench) gvisorBox(dir, image string) (*box.Box, func() error, error) {
+// gvisorBox starts a box of tier gvisor on the host's system directories, without a daemon, after change.
+func (b *bench) gvisorBox(dir string, change func(*plan.Config)) (*box.Box, func() error, error) {
 	c := plan.Config{ID: "bench", Name: "bench", Tier: plan.TierGvisor, RunDir: filepath.Join(dir, "run"),
 		Journal: filepath.Join(dir, "journal"),
-		Caller:  plan.Caller{Root: true}, User: plan.UserRoot, IdleAfter: -1, Image: image}
+		Caller:  plan.Caller{Root: true}, User: plan.UserRoot, IdleAfter: -1}
 	d, err := policy.Parse("bench.yaml", []byte("version: 1\nnetwork:\n  allow: []\n"))
 	if err != nil {
 		return nil, nil, err
@@ -355,6 +354,7 @@ func (b *bench) gvisorBox(dir, image string) (*box.Box, func() error, error) {
 	if c.Spec, err = systemRoot(dir); err != nil {
 		return nil, nil, err
 	}
+	change(&c)
 	x, _, err := box.Start(b.ctx, b.helpers, c)
 	if err != nil {
 		return nil, nil, err

@@ -40,6 +40,8 @@ func main() {
 		run = func() error { return sink(os.Args[2], os.Stdin, os.Stdout) }
 	case len(os.Args) == 4 && os.Args[1] == "reach": // started inside by gates
 		run = func() error { return reach(os.Args[2], os.Args[3], os.Stdout) }
+	case len(os.Args) > 2 && os.Args[1] == "notified": // started by denials
+		run = func() error { return notified(os.Args[2:]) }
 	case (len(os.Args) == 4 || len(os.Args) == 5) && os.Args[1] == "visit": // the same
 		run = func() error { return visit(os.Args[2:], os.Stdout) }
 	}
@@ -143,7 +145,7 @@ func run() error {
 	only := flag.String("only", "",
 		"a regular expression of what to measure: startup, exec, create, snapshot, rest, rollback, inplace, fork, import, "+
 			"go, npm, delay, slowdown, pause, rewind, idle, tournament, memory, doors, head, output, files, streams, load, "+
-			"gate, programs, repo, gvisor, image, tiers")
+			"gate, programs, denials, repo, gvisor, image, tiers")
 	load := flag.Duration("for", 10*time.Second, "how long to load the daemon")
 	flag.Parse()
 	want, err := regexp.Compile(*only)
@@ -189,8 +191,8 @@ func run() error {
 		{"tournament", b.tournaments}, {"memory", b.memory},
 		{"doors", b.doors}, {"head", b.heads}, {"output", b.outputs}, {"files", b.transfers}, {"streams", b.streams},
 		{"load", b.loads},
-		{"gate", b.gates}, {"programs", b.programs}, {"repo", b.repos}, {"gvisor", b.gvisor}, {"image", b.images},
-		{"tiers", b.tiers},
+		{"gate", b.gates}, {"programs", b.programs}, {"denials", b.denials}, {"repo", b.repos}, {"gvisor", b.gvisor},
+		{"image", b.images}, {"tiers", b.tiers},
 	}
 	scale := 1
 	if *quick {
@@ -225,7 +227,7 @@ func (b *bench) ready() error {
 
 func (b *bench) add(what, how string, ours figure, budget, base string, theirs figure) {
 	b.rows = append(b.rows, row{what, how, ours, budget, base, theirs})
-	fmt.Fprintf(os.Stderr, "%-60s %-24s %s %s\n", what, ours, base, theirs)
+	fmt.Fprintf(os.Stderr, "%-60s %s %-24s %s %s\n", what, how, ours, base, theirs)
 }
 
 func (b *bench) print(w io.Writer) error {

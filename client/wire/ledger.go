@@ -157,6 +157,7 @@ type LedgerSummary struct {
 	Changes        int64        `json:"changes"`                   // changed paths, over all snapshots
 	PathNames      []string     `json:"path_names,omitempty"`      // some of the changed paths, if recorded
 	Denied         int64        `json:"denied"`                    // refused files and system calls
+	FilesDenied    int64        `json:"files_denied,omitempty"`    // those of them that are files, without honeytokens
 	NetAllowed     int64        `json:"net_allowed"`               // connections allowed
 	NetDenied      int64        `json:"net_denied"`                // connections denied
 	Hosts          int64        `json:"hosts"`                     // hosts reached

@@ -27,6 +27,26 @@ const NetRefused = "refused"
 const (
 	RefusedKilled = "the command was ended by SIGSYS, as a call of another architecture is"
 	RefusedUntold = "more system calls were refused than could be recorded one by one" // Count is their number
+	RefusedFiles  = "more files were refused than could be recorded one by one"        // the same for files
+)
+
+// The operations on a refused file: NetEvent.Op.
+const (
+	FileRead    = "read"    // open for reading, or list
+	FileWrite   = "write"   // open for writing, or truncate
+	FileExecute = "execute" // start as a program
+	FileEnter   = "enter"   // make it the working directory
+	FileCreate  = "create"  // a file, directory, link or node
+	FileRemove  = "remove"
+	FileRename  = "rename"
+	FileChange  = "change" // its mode, owner, times or attributes
+)
+
+// What refused a file: NetEvent.Rule of a NetRefused with an Op.
+const (
+	RuleHidden     = "hidden"     // the policy hides the path: it does not exist
+	RuleReadOnly   = "read-only"  // it cannot be changed: a read-only path or mount
+	RulePermission = "permission" // it belongs to another user than the caller's
 )
 
 // The verdicts of a NetEvent.
@@ -67,9 +87,10 @@ type NetEvent struct {
 	// the rule, in short form, that would allow the denied address
 	Fix string `json:"fix,omitempty"`
 	// with "decoy": its path inside; the other fields are where a token was to be sent
-	Decoy   string `json:"decoy,omitempty"`
-	Method  string `json:"method,omitempty"`  // of an inspected HTTP request
-	Path    string `json:"path,omitempty"`    // of an inspected HTTP request, as sent, without the query
+	Decoy  string `json:"decoy,omitempty"`
+	Method string `json:"method,omitempty"` // of an inspected HTTP request
+	// of an inspected HTTP request, as sent, without the query; with "refused": the file
+	Path    string `json:"path,omitempty"`
 	Status  int    `json:"status,omitempty"`  // status of the response: the server's, or with "deny" the gate's
 	In      int64  `json:"in,omitempty"`      // with "end" and "answer": bytes received by the sandbox
 	Out     int64  `json:"out,omitempty"`     // with "end" and "answer": bytes sent by the sandbox
@@ -77,10 +98,13 @@ type NetEvent struct {
 	Policy  string `json:"policy,omitempty"`  // digest of the policy that was in force
 	Syscall string `json:"syscall,omitempty"` // with "refused": the system call, if known
 	Program string `json:"program,omitempty"` // with "refused": the calling program
+	Op      string `json:"op,omitempty"`      // with "refused": what the caller wanted to do with the file
 	PID     int    `json:"pid,omitempty"`     // with "refused": process ID inside of the first caller
 	Exec    string `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
 	// with a pending "ask": when it is denied if unanswered
 	Until time.Time `json:"until,omitzero"`
+	First time.Time `json:"first,omitzero"` // with "refused" and Op: the time of the first of Count occurrences
+	Last  time.Time `json:"last,omitzero"`  // the same of the last of them
 }
 
 // Place returns the destination of ev as a rule in short form; "" if it is not known.

@@ -21,6 +21,7 @@ type Class int
 const (
 	ClassDecoys   Class = iota // uses of decoys
 	ClassRefusals              // refused system calls
+	ClassFiles                 // refused files
 	ClassDenials               // denials of the gate
 	ClassNetwork               // all other events of the gate
 	ClassPrograms              // program starts
@@ -33,7 +34,7 @@ const (
 
 func sizes() [classes]int64 {
 	return [classes]int64{ClassDecoys: limit.EvidenceDecoys, ClassRefusals: limit.EvidenceRefusals,
-		ClassDenials: limit.EvidenceDenials,
+		ClassFiles: limit.EvidenceFiles, ClassDenials: limit.EvidenceDenials,
 		ClassNetwork: limit.EvidenceNetwork, ClassPrograms: limit.EvidencePrograms, ClassLists: limit.EvidenceLists,
 		ClassInside: limit.InsideChanges, ClassCaptures: limit.AutoSnapshots,
 		ClassTrials: limit.InsideTrials}
@@ -99,15 +100,21 @@ func chargedKinds() []format.Kind {
 func charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 	switch b := body.(type) {
 	case *format.Denial:
-		c = ClassRefusals
-		if strings.HasPrefix(b.Reason, DecoyPrefix) {
+		switch {
+		case strings.HasPrefix(b.Reason, DecoyPrefix):
 			c = ClassDecoys
+		case b.Op != "":
+			c = ClassFiles
+		default:
+			c = ClassRefusals
 		}
 	case *format.Lost:
 		if by != format.ByKeeper || b.Of != string(format.KindDenial) {
 			return 0, 0, false // the daemon's own records, which are few
 		}
-		c = ClassRefusals
+		if c = ClassRefusals; b.Reason == wire.RefusedFiles {
+			c = ClassFiles
+		}
 	case *format.Network:
 		switch {
 		case strings.HasPrefix(b.Reason, DecoyPrefix):

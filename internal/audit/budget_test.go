@@ -54,6 +54,7 @@ func TestBudget_SeparatesClasses(t *testing.T) {
 	}{
 		{format.ByKeeper, &format.Denial{Path: "/k", Reason: DecoyPrefix + "it was opened"}},
 		{format.ByKernel, &format.Denial{Syscall: "bpf"}},
+		{format.ByKernel, &format.Denial{Syscall: "open", Op: wire.FileRead}},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny}},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}},
 		{format.ByDaemon, &format.Exec{Args: []string{"of the owner"}}},
@@ -75,7 +76,9 @@ func TestCharge(t *testing.T) {
 		{format.ByKeeper, &format.Denial{Reason: DecoyPrefix + "x"}, ClassDecoys},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: DecoyPrefix + "x"}, ClassDecoys},
 		{format.ByKernel, &format.Denial{Syscall: "bpf", Reason: "answered with EPERM"}, ClassRefusals},
+		{format.ByKernel, &format.Denial{Syscall: "open", Op: wire.FileRead, Path: "/etc/shadow"}, ClassFiles},
 		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9}, ClassRefusals},
+		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9, Reason: wire.RefusedFiles}, ClassFiles},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: "no rule"}, ClassDenials},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictAsk}, ClassDenials},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}, ClassNetwork},

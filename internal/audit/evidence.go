@@ -27,6 +27,7 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 		alike := ev
 		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint, alike.PID = time.Time{}, 0, 0, 0,
 			time.Time{}, "", 0
+		alike.First, alike.Last = time.Time{}, time.Time{}
 		n := int64(max(1, ev.Count))
 		if i, ok := seen[alike]; ok {
 			switch b := out[i].Body.(type) {
@@ -34,6 +35,9 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 				b.Count, b.BytesIn, b.BytesOut = b.Count+n, b.BytesIn+ev.In, b.BytesOut+ev.Out
 			case *format.Denial:
 				b.Count += n
+				if b.Last != "" {
+					b.Last = moment(ev.Last)
+				}
 			case *format.Lost:
 				b.Count += n
 			}
@@ -120,13 +124,20 @@ func refused(ev wire.NetEvent, n int64, clean func(string) string) Evidence {
 	switch {
 	case ev.Syscall != "":
 		why = "answered with " + why
-	case why == wire.RefusedUntold:
+	case why == wire.RefusedUntold, why == wire.RefusedFiles:
 		return Evidence{By: format.ByKeeper, Body: &format.Lost{Of: string(format.KindDenial), Count: n, Reason: ev.Reason}}
 	}
-	return Evidence{By: format.ByKernel,
-		Body: &format.Denial{Count: n, Exec: clean(ev.Exec), PID: int64(ev.PID), Program: clean(ev.Program),
-			Reason: clean(why), Syscall: clean(ev.Syscall)}}
+	b := &format.Denial{Count: n, Exec: clean(ev.Exec), PID: int64(ev.PID), Program: clean(ev.Program),
+		Reason: clean(why), Syscall: clean(ev.Syscall)}
+	if ev.Op != "" {
+		b.Path, b.Op, b.Rule = clean(ev.Path), clean(ev.Op), clean(ev.Rule)
+		b.First, b.Last = moment(ev.First), moment(ev.Last)
+	}
+	return Evidence{By: format.ByKernel, Body: b}
 }
+
+// moment returns a time as records have it.
+func moment(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // DecoyTouch describes the use of a decoy, and the reaction.
 func DecoyTouch(ev wire.NetEvent) string {

@@ -42,6 +42,30 @@ func TestEvidenceOf_RefusedSyscallsAreDenials(t *testing.T) {
 	}
 }
 
+func TestEvidenceOf_RefusedFilesAreDenials(t *testing.T) {
+	t.Parallel()
+	ev := wire.NetEvent{Kind: wire.NetRefused, Syscall: "openat", Path: "/etc/\x1bshadow", Op: wire.FileRead,
+		Rule: wire.RuleHidden, Reason: "ENOENT", First: time.Unix(1, 0), Last: time.Unix(1, 5)}
+	again := ev
+	again.Count, again.First, again.Last = 4, time.Unix(2, 0), time.Unix(3, 0)
+	written := ev
+	written.Op = wire.FileWrite
+	untold := wire.NetEvent{Kind: wire.NetRefused, Reason: wire.RefusedFiles, Count: 5}
+	got := EvidenceOf([]wire.NetEvent{ev, written, again, untold},
+		func(s string) string { return strings.ReplaceAll(s, "\x1b", "") })
+	if len(got) != 3 || got[0].By != format.ByKernel {
+		t.Fatalf("%+v", got)
+	}
+	if b := got[0].Body.(*format.Denial); *b != (format.Denial{Count: 5, First: "1970-01-01T00:00:01Z",
+		Last: "1970-01-01T00:00:03Z", Op: "read", Path: "/etc/shadow", Reason: "answered with ENOENT", Rule: "hidden",
+		Syscall: "openat"}) {
+		t.Errorf("%+v", b)
+	}
+	if b := got[2].Body.(*format.Lost); b.Of != "denial" || b.Count != 5 || b.Reason != wire.RefusedFiles {
+		t.Errorf("%+v", b)
+	}
+}
+
 // TestEvidenceOf_DropsNothing checks that records count all events, however events are cut into batches, and that
 // isEvidence recognizes each of these records.
 func TestEvidenceOf_DropsNothing(t *testing.T) {
@@ -52,7 +76,8 @@ func TestEvidenceOf_DropsNothing(t *testing.T) {
 	event := rapid.Custom(func(t *rapid.T) wire.NetEvent {
 		return wire.NetEvent{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), Name: text.Draw(t, "name"),
 			Decoy: text.Draw(t, "decoy"), Syscall: text.Draw(t, "syscall"),
-			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedKilled}).Draw(t, "reason"),
+			Op:     text.Draw(t, "op"),
+			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedFiles, wire.RefusedKilled}).Draw(t, "reason"),
 			Count:  rapid.IntRange(0, 9).Draw(t, "count"), PID: rapid.IntRange(0, 3).Draw(t, "pid"),
 			Time: time.Unix(int64(rapid.IntRange(0, 9).Draw(t, "time")), 0)}
 	})

@@ -43,7 +43,7 @@ func sentence(body format.Body) string {
 		}
 		return "sandbox " + b.Sandbox
 	case *format.Denial:
-		return joined(Denied(b), b.Reason, times(b.Count))
+		return joined(Denied(b), b.Reason, prefixed("rule ", b.Rule), times(b.Count))
 	case *format.Drop:
 		return joined(strings.Join(b.Snapshots, " "), "("+b.Reason+")")
 	case *format.Exec:
@@ -139,7 +139,9 @@ func times(n int64) string {
 }
 
 // Denied describes for people what was denied.
-func Denied(b *format.Denial) string { return joined(b.Syscall, b.Path, prefixed("by ", b.Program)) }
+func Denied(b *format.Denial) string {
+	return joined(b.Syscall, b.Op, b.Path, prefixed("by ", b.Program))
+}
 
 // Reached describes for people the destination of a request or a connection.
 func Reached(b *format.Network) string { return joined(b.Proto, b.Method, place(b)+b.Path) }

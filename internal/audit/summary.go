@@ -46,6 +46,9 @@ func (u *Summary) Add(r *format.Record) {
 		u.exit(b)
 	case *format.Denial:
 		s.Denied += b.Count
+		if b.Op != "" {
+			s.FilesDenied += b.Count
+		}
 	case *format.Network:
 		u.network(b)
 	case *format.Limit:
@@ -165,7 +168,8 @@ func Risk(s *wire.LedgerSummary) (score int, parts []wire.LedgerRisk) {
 			parts = append(parts, wire.LedgerRisk{What: what, Count: count, Points: int(points)})
 		}
 	}
-	part("refused", s.Denied+s.NetDenied, 2, 30)
+	// Ordinary programs look for files that they may not read, such as configurations with credentials.
+	part("refused", s.Denied-s.FilesDenied+s.NetDenied, 2, 30)
 	part("limits", s.Limits, 5, 15)
 	part("changes, in hundreds", begun(s.Changes, 100), 1, 15)
 	part("hosts reached", s.Hosts, 1, 10)

@@ -121,6 +121,13 @@ func TestRisk_IsBoundedAndMonotonic(t *testing.T) {
 			t.Fatalf("%d of %+v", score, parts)
 		}
 		more := s
+		if files := rapid.Int64Range(0, 1<<59).Draw(t, "files"); files > 0 { // they do not count
+			with := s
+			with.Denied, with.FilesDenied = with.Denied+files, files
+			if same, _ := audit.Risk(&with); same != score {
+				t.Fatalf("%d, and %d with refused files", score, same)
+			}
+		}
 		for _, n := range []*int64{&more.Denied, &more.NetDenied, &more.Limits, &more.Changes, &more.Hosts, &more.BytesOut} {
 			*n += rapid.Int64Range(0, 1<<59).Draw(t, "more")
 		}

@@ -31,7 +31,7 @@ type Tier struct {
 // Run runs the suite.
 func Run(t *testing.T, tier Tier) {
 	for _, c := range slices.Concat(common, terminals, started, lifetimes, kept, freezes, pauses, traces, programs, looks,
-		insides, selves, confined, accesses, decoys, decoyCalls, limited, refusals) {
+		insides, selves, confined, accesses, decoys, decoyCalls, limited, refusals, denied) {
 		if len(c.only) > 0 && !slices.Contains(c.only, tier.Name) {
 			continue
 		}

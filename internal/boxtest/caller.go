@@ -32,7 +32,7 @@ const callerAt = "/usr/local/bin/" + CallerArgv0
 
 // CallerMain makes system calls that are refused, as args specify, and writes their results: "all" makes each of them
 // once; "many" makes one of them N times; "wait" does the same, and then waits forever; "free" makes N calls that the
-// filter examines and allows.
+// filter examines and allows; "open" opens a file N times, which must fail, and "each" N files whose names begin so.
 func CallerMain(args []string, out io.Writer) int {
 	switch {
 	case len(args) == 2 && args[1] == "all":
@@ -57,6 +57,21 @@ func CallerMain(args []string, out io.Writer) int {
 		_, _ = fmt.Fprintln(out, time.Since(began).Nanoseconds())
 		if args[1] == "wait" {
 			select {}
+		}
+	case len(args) == 4:
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			return 2
+		}
+		for i := range n {
+			name := args[3]
+			if args[1] == "each" {
+				name += strconv.Itoa(i)
+			}
+			if f, err := os.Open(name); err == nil {
+				_ = f.Close()
+				return 3
+			}
 		}
 	default:
 		return 2

@@ -103,7 +103,7 @@ func (a *app) sideBySide(w io.Writer, all []attempt) error {
 	})
 	row("changed paths", func(s *wire.LedgerSummary) string { return fmt.Sprint(s.Changes) })
 	row("rolled back", func(s *wire.LedgerSummary) string { return fmt.Sprint(s.Rollbacks) })
-	row("refused", func(s *wire.LedgerSummary) string { return fmt.Sprint(s.Denied) })
+	row("refused", func(s *wire.LedgerSummary) string { return of(s.Denied, s.FilesDenied, "files") })
 	row("network", func(s *wire.LedgerSummary) string { return of(s.NetAllowed, s.NetDenied, "refused") })
 	row("hosts", func(s *wire.LedgerSummary) string { return hosts(s) })
 	row("sent", func(s *wire.LedgerSummary) string { return tty.Bytes(s.BytesOut) })

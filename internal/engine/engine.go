@@ -80,6 +80,8 @@ type BoxConfig struct {
 	Known  []meta.Finding
 	Trace  bool // record the programs that are started
 	Hidden int  // how many paths of the base Spec hides
+	// HiddenAt are the paths that the policy hides, as rootfs.Made.Hidden.
+	HiddenAt []string
 	// Evidence says what is recorded; the keeper buffers output until it is recorded.
 	Evidence policy.Evidence
 	Access   rootspec.Access

@@ -172,8 +172,8 @@ func (e *Engine) startBox(
 		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
-		Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops, Phases: phases,
-		Confine: how, Places: places, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
+		HiddenAt: mask.Hidden, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops,
+		Phases: phases, Confine: how, Places: places, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client

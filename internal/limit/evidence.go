@@ -9,10 +9,11 @@ const (
 	// its first day, and four times on each further day.
 	EvidenceRefill = evidenceHours * time.Hour
 	evidenceHours  = 6
-	// EvidenceDecoys, EvidenceRefusals and EvidenceDenials are the budgets, in bytes, of records that indicate an
-	// attack: opened decoys, refused system calls, and denials of the gate.
+	// EvidenceDecoys, EvidenceRefusals, EvidenceFiles and EvidenceDenials are the budgets, in bytes, of records that
+	// indicate an attack: opened decoys, refused system calls, refused files, and denials of the gate.
 	EvidenceDecoys   = 1 << 20
 	EvidenceRefusals = 4 << 20
+	EvidenceFiles    = 4 << 20
 	EvidenceDenials  = 8 << 20
 	// EvidenceNetwork is the budget of all other records of the gate.
 	EvidenceNetwork = 16 << 20
@@ -69,6 +70,7 @@ func evidence() area {
 			"internal/audit/budget_test.go TestBudget_RefillsEvenly"},
 		{"budget for records of decoys that were opened", EvidenceDecoys, "bytes", lost, classes},
 		{"budget for records of refused system calls", EvidenceRefusals, "bytes", lost, classes},
+		{"budget for records of refused files", EvidenceFiles, "bytes", lost, classes},
 		{"budget for records of denied network access", EvidenceDenials, "bytes", lost, classes},
 		{"budget for other records of the network", EvidenceNetwork, "bytes", lost, network},
 		{"budget for records of programs", EvidencePrograms, "bytes", lost, program},

@@ -126,6 +126,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	d.landlock()
 	d.freeze()
 	d.programs()
+	d.denials()
 	d.hide()
 	d.access()
 	d.limits()
@@ -323,6 +324,23 @@ func (d *deciding) programs() {
 	case d.own:
 		d.add("programs", Off,
 			"programs are not recorded; snapshots are labelled by the paths that changed")
+	}
+}
+
+// denials adds whether refused accesses to files are recorded. Without a journal nothing is.
+func (d *deciding) denials() {
+	g := &d.guest
+	switch {
+	case !g.Tell:
+	case d.config.Denials != DenialsAuto:
+		d.add(FileDenials, Off, "refused accesses to files are not recorded")
+	case d.own:
+		g.Denials, g.Hidden = true, d.config.HiddenAt
+		d.add(FileDenials, On, "refused accesses to files outside the sandbox's own are recorded, "+
+			"as the sandbox's own kernel reports them")
+	default:
+		d.add(FileDenials, Off, "refused accesses to files are not recorded: the host's kernel reports them to no process; "+
+			"tier gvisor records them")
 	}
 }
 

@@ -114,6 +114,12 @@ type Config struct {
 	Record int64 `json:"record,omitempty"`
 	// Hidden is the number of places in the base that Spec hides.
 	Hidden int `json:"hidden,omitempty"`
+	// HiddenAt are the paths that the policy hides, without links, at which a refused access is recorded; DIR/* means
+	// what is in a directory.
+	HiddenAt []string `json:"hidden_at,omitempty"`
+	// Denials says whether refused accesses to files are recorded: DenialsAuto where that is cheap, which is in tier
+	// gvisor, or DenialsNone. "" is DenialsNone.
+	Denials string `json:"denials,omitempty"`
 	// Access says what the sandbox can change, and which other files of the host it sees.
 	Access rootspec.Access `json:"access,omitzero"`
 	// Dirs are the default working directories of commands: the first that can be entered, else the user's
@@ -153,6 +159,12 @@ type Config struct {
 	// NoIDMap keeps the ids of the initial user namespace for real root even if they could be shifted.
 	NoIDMap bool `json:"no_idmap,omitempty"`
 }
+
+// The values of Config.Denials.
+const (
+	DenialsAuto = "auto"
+	DenialsNone = "none"
+)
 
 // MaxRecord is the maximum of Config.Record. It equals policy.MaxOutput, which is not imported here because
 // the processes of a box would then initialize everything that a policy's reader needs.
@@ -250,6 +262,9 @@ const Counts = "kernel counts"
 // ClientItem is the name of the item for a sandbox that should show the program coppice and does not.
 const ClientItem = "coppice"
 
+// FileDenials is the name of the item that says whether refused accesses to files are recorded.
+const FileDenials = "file denials"
+
 // Descriptors is the name of the item for an init that may open too few files to find the parent of each program.
 const Descriptors = "descriptors"
 
@@ -291,7 +306,7 @@ func (e Enforced) Bounded() Enforced {
 }
 
 // notWalls are the items that confine nothing: weaker ones are only less convenient.
-var notWalls = []string{"attributes", ClientItem, "denials", "freeze", "pipes", "programs", "renames"}
+var notWalls = []string{"attributes", ClientItem, "denials", FileDenials, "freeze", "pipes", "programs", "renames"}
 
 // Lacks returns the protections and limits that hold less than they should: those that are weak, and limits
 // that nothing enforces. Others are off because they were not requested, or because another protection
@@ -332,6 +347,8 @@ type Guest struct {
 	Promote  bool     `json:"promote,omitempty"`
 	Trace    bool     `json:"trace,omitempty"`    // record the programs that are started
 	Tell     bool     `json:"tell,omitempty"`     // report refused system calls
+	Denials  bool     `json:"denials,omitempty"`  // tier gvisor: report refused files; requires Tell
+	Hidden   []string `json:"hidden,omitempty"`   // with Denials: see Config.HiddenAt
 	Landlock bool     `json:"landlock,omitempty"` // apply Landlock scopes
 	PidMax   int      `json:"pid_max,omitempty"`  // of the pid namespace; 0 leaves it unchanged
 	Tasks    bool     `json:"tasks,omitempty"`    // tasks are limited, including init's

@@ -96,6 +96,8 @@ func Diff(a, b Policy) []Change {
 		a.Evidence.Entropy.Value)
 	turned("evidence.programs", string(a.Evidence.Programs.Value), string(b.Evidence.Programs.Value),
 		b.Evidence.Programs.Value.rank() < a.Evidence.Programs.Value.rank())
+	turned("evidence.denials", string(a.Evidence.Denials.Value), string(b.Evidence.Denials.Value),
+		b.Evidence.Denials.Value.rank() < a.Evidence.Denials.Value.rank())
 	env := func(p Policy) (all []string) {
 		for _, k := range names(p.Env) {
 			all = append(all, k+"="+strconv.Quote(p.Env[k].Value))

@@ -178,6 +178,9 @@ func nowhere(d Document) Document {
 		if v.Programs != nil {
 			v.Programs = &Said[Programs]{v.Programs.Value, at}
 		}
+		if v.Denials != nil {
+			v.Denials = &Said[FileDenials]{v.Denials.Value, at}
+		}
 		if v.Redact != nil {
 			list := []Said[string]{}
 			for _, r := range v.Redact {
@@ -322,6 +325,7 @@ func documents() *rapid.Generator[Document] {
 				Redact:   several(t, rapid.SampledFrom([]string{"a+", "b(c)"}), "redact"),
 				Entropy:  maybe(t, rapid.Bool(), "entropy"),
 				Programs: maybe(t, rapid.SampledFrom([]Programs{ProgramsAll, ProgramsSummary}), "programs"),
+				Denials:  maybe(t, rapid.SampledFrom([]FileDenials{FileDenialsAuto, FileDenialsNone}), "denials"),
 			}
 		}
 		if rapid.Bool().Draw(t, "has env") {

@@ -22,6 +22,19 @@ func (p Programs) rank() int {
 	return slices.Index([]Programs{ProgramsNone, ProgramsSummary, ProgramsAll}, p)
 }
 
+// FileDenials says which refused accesses to files are recorded.
+type FileDenials string
+
+// The values of FileDenials.
+const (
+	FileDenialsAuto FileDenials = "auto" // where that is cheap: in tier gvisor
+	FileDenialsNone FileDenials = "none"
+)
+
+func (d FileDenials) rank() int {
+	return slices.Index([]FileDenials{FileDenialsNone, FileDenialsAuto}, d)
+}
+
 const (
 	// DefaultOutput is the default size of the captured output of each stream of a command, in bytes: the first half
 	// shows what was run, and the last half why it failed.
@@ -36,6 +49,7 @@ type Evidence struct {
 	Redact   []Said[string] // expressions to redact, besides known secrets; sorted
 	Entropy  Said[bool]     // redact text that looks random
 	Programs Said[Programs]
+	Denials  Said[FileDenials]
 }
 
 // EvidenceSaid is the evidence section of a file.
@@ -44,13 +58,14 @@ type EvidenceSaid struct {
 	Redact   []Said[string]
 	Entropy  *Said[bool]
 	Programs *Said[Programs]
+	Denials  *Said[FileDenials]
 }
 
 // DefaultEvidence returns the evidence that is recorded by default.
 func DefaultEvidence() Evidence {
 	at := builtInOrigin("")
 	return Evidence{Output: Said[int64]{DefaultOutput, at}, Entropy: Said[bool]{false, at},
-		Programs: Said[Programs]{ProgramsAll, at}}
+		Programs: Said[Programs]{ProgramsAll, at}, Denials: Said[FileDenials]{FileDenialsAuto, at}}
 }
 
 // document returns v as the evidence section of a file, or nil. Defaults are omitted: policies older than these keys
@@ -66,7 +81,10 @@ func (v Evidence) document() *EvidenceSaid {
 	if v.Programs.Value != ProgramsAll {
 		out.Programs = &v.Programs
 	}
-	if out.Output == nil && out.Redact == nil && out.Entropy == nil && out.Programs == nil {
+	if v.Denials.Value != FileDenialsAuto {
+		out.Denials = &v.Denials
+	}
+	if out.Output == nil && out.Redact == nil && out.Entropy == nil && out.Programs == nil && out.Denials == nil {
 		return nil
 	}
 	return out
@@ -81,6 +99,7 @@ func (v EvidenceSaid) file() any {
 	putList(out, "redact", v.Redact)
 	put(out, "entropy", v.Entropy)
 	put(out, "programs", v.Programs)
+	put(out, "denials", v.Denials)
 	return out
 }
 
@@ -105,6 +124,7 @@ func joinEvidence(a, b *EvidenceSaid) *EvidenceSaid {
 		Redact:   add(a.Redact, b.Redact),
 		Entropy:  pick(a.Entropy, b.Entropy, func(x, _ bool) bool { return x }),
 		Programs: pick(a.Programs, b.Programs, func(x, y Programs) bool { return x.rank() > y.rank() }),
+		Denials:  pick(a.Denials, b.Denials, func(x, y FileDenials) bool { return x.rank() > y.rank() }),
 	}
 }
 
@@ -137,6 +157,13 @@ func (m *merger) evidence(said [3]Document) {
 				v.Programs = *o
 			}
 		}
+		if o := d.Evidence.Denials; o != nil {
+			if project && o.Value.rank() < v.Denials.Value.rank() {
+				m.note(o.At, "cannot record fewer refused files than %s, which takes precedence", v.Denials.At)
+			} else {
+				v.Denials = *o
+			}
+		}
 		v.Redact = add(v.Redact, d.Evidence.Redact)
 	}
 	if v.Redact = unique(v.Redact, func(s string) string { return s }); len(v.Redact) > redact.MaxPatterns {
@@ -165,6 +192,9 @@ func unplacedEvidence(said *EvidenceSaid, at Origin) Evidence {
 	if said.Programs != nil {
 		v.Programs = Said[Programs]{said.Programs.Value, at}
 	}
+	if said.Denials != nil {
+		v.Denials = Said[FileDenials]{said.Denials.Value, at}
+	}
 	v.Redact = unplaced(said.Redact)
 	return v
 }
@@ -185,6 +215,8 @@ func evidenceShape() shape[EvidenceSaid] {
 				p Said[Programs]) {
 				v.Programs = &p
 			}),
+		key("denials", "Which refused accesses to files are recorded: auto (in tier gvisor, where that is cheap), or none.",
+			said(choice(FileDenialsAuto, FileDenialsNone)), func(v *EvidenceSaid, d Said[FileDenials]) { v.Denials = &d }),
 	)
 }
 
@@ -220,5 +252,8 @@ func (v Evidence) explain(say func(key, value string, at Origin)) {
 	}
 	if !v.Programs.At.BuiltIn() {
 		say("evidence.programs", string(v.Programs.Value), v.Programs.At)
+	}
+	if !v.Denials.At.BuiltIn() {
+		say("evidence.denials", string(v.Denials.Value), v.Denials.At)
 	}
 }

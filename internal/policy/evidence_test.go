@@ -64,6 +64,42 @@ func TestEvidence_ProjectOnlyExtends(t *testing.T) {
 	}
 }
 
+func TestEvidence_ProjectCannotTurnDenialsOff(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		user, project string
+		want          FileDenials
+		ignored       int
+	}{
+		{"", "", FileDenialsAuto, 0},
+		{"{denials: none}", "", FileDenialsNone, 0},
+		{"", "{denials: none}", FileDenialsAuto, 1},
+		{"{denials: none}", "{denials: auto}", FileDenialsAuto, 0},
+	} {
+		p, err := evidenceOf(t, "", c.user, c.project)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := p.Canonical()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseCanonical(text)
+		if err != nil || p.Evidence.Denials.Value != c.want || again.Evidence.Denials.Value != c.want ||
+			len(p.Notes) != c.ignored || strings.Contains(string(text), "denials") != (c.want == FileDenialsNone) {
+			t.Errorf("%s and %s: %+v, %v, %s, %v", c.user, c.project, p.Evidence, p.Notes, text, err)
+		}
+	}
+	d, _ := Merge()
+	p, err := evidenceOf(t, "", "{denials: none}", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(Diff(d, p), func(c Change) bool { return c.Key == "evidence.denials" && c.Way == Wider }) {
+		t.Errorf("%+v", Diff(d, p))
+	}
+}
+
 func TestEvidence_SupervisedRequiresPrograms(t *testing.T) {
 	t.Parallel()
 	if _, err := evidenceOf(t, "tier: supervised\n", "{programs: none}", ""); err == nil ||

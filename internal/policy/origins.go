@@ -50,6 +50,9 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	if v.Programs.Value != ProgramsAll {
 		fn("evidence.programs", &v.Programs.At)
 	}
+	if v.Denials.Value != FileDenialsAuto {
+		fn("evidence.denials", &v.Denials.At)
+	}
 	for i := range v.Redact {
 		fn("evidence.redact "+v.Redact[i].Value, &v.Redact[i].At)
 	}

@@ -44,6 +44,9 @@ type Mask struct {
 type Made struct {
 	Dir    string
 	Places int // number of hidden paths
+	// Hidden are the paths of Mask.Hide without links, at all their locations; sorted. Of a path that is missing, it is
+	// the whole path, not only its first missing part.
+	Hidden []string
 	// Decoys maps each of Mask.Decoys to its resolved path.
 	Decoys map[string]string
 }
@@ -71,7 +74,8 @@ func (k Mask) Make(home string) (Made, error) {
 	if err != nil {
 		return Made{}, fault.Wrap(err, "inspect the paths to hide")
 	}
-	made := Made{Dir: filepath.Join(home, name), Places: m.places, Decoys: decoys}
+	made := Made{Dir: filepath.Join(home, name), Places: m.places, Decoys: decoys,
+		Hidden: slices.Sorted(maps.Keys(m.hidden))}
 	if _, err := os.Lstat(made.Dir); err == nil {
 		return made, nil
 	}
@@ -103,8 +107,9 @@ func (k Mask) plan(all bool) (*masker, error) {
 		all: all, byFiles: k.ByFiles,
 
 		stack: newStackReader(k.Below), mounts: k.Mounts, tree: newMountTree(k.Mounts), from: map[string][]string{},
-		dirs:  map[string]*maskDir{},
-		asked: map[string]bool{}, looked: map[string]seen{}, twice: map[device]bool{}, names: map[string]map[string]bool{},
+		dirs:   map[string]*maskDir{},
+		hidden: map[string]bool{},
+		asked:  map[string]bool{}, looked: map[string]seen{}, twice: map[device]bool{}, names: map[string]map[string]bool{},
 	}
 	devs := map[device]bool{}
 	for _, mt := range k.Mounts {
@@ -133,6 +138,7 @@ type masker struct {
 	dirs    map[string]*maskDir // by path, without links
 	looked  map[string]seen
 	asked   map[string]bool            // paths to hide
+	hidden  map[string]bool            // Made.Hidden
 	names   map[string]map[string]bool // names in directories on disk
 	twice   map[device]bool            // file systems with several mounts
 	places  int
@@ -234,6 +240,10 @@ func (m *masker) hide(p string) error {
 	}
 	m.asked[p] = true
 	p, all := strings.CutSuffix(p, "/*")
+	suffix := ""
+	if all {
+		suffix = "/*"
+	}
 	cur, rest, links := "/", parts(p), 0
 	for len(rest) > 0 {
 		name := rest[0]
@@ -258,6 +268,9 @@ func (m *masker) hide(p string) error {
 			if err := m.gone(cur, name); err != nil {
 				return err
 			}
+		}
+		if mode == 0 || last {
+			m.hidden[path.Join(append([]string{at}, rest...)...)+suffix] = true
 		}
 		switch {
 		case mode == 0:
@@ -284,6 +297,7 @@ func (m *masker) hide(p string) error {
 	case !all && rootspec.Within(p, cur):
 		return nil // a link to its own parent directory
 	case !all: // a link that ends in ".."
+		m.hidden[cur] = true
 		return m.gone(path.Dir(cur), path.Base(cur))
 	case cur == "/":
 		return fault.New(fault.Invalid, "it is the root directory")
@@ -292,6 +306,7 @@ func (m *masker) hide(p string) error {
 	if err != nil {
 		return err
 	}
+	m.hidden[cur+suffix] = true
 	if !d.opaque {
 		d.opaque = true
 		m.places++

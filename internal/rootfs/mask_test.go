@@ -116,6 +116,36 @@ func TestMask_Contents(t *testing.T) {
 	}
 }
 
+// TestMask_ListsHiddenPaths checks that a mask names the paths that were to be hidden, and not the part of a missing
+// one that it hides.
+func TestMask_ListsHiddenPaths(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	for _, what := range []string{"h/", "etc/", "etc/shadow-", "data/keys/", "d/k/x/"} {
+		plant(t, base, what)
+	}
+	for at, to := range map[string]string{"h/.ssh": "/data/keys", "h/up": "../d/k/x/..", "h/self": "/h", "conf": "h"} {
+		if err := os.Symlink(to, base+"/"+at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := Mask{Below: rootspec.Stack{Layers: []string{base}}, Hide: []string{"/etc/shadow", "/h/.config/gh", "/h/none/*",
+		"/h/.ssh", "/h/up", "/h/self", "/data/*", "/conf/.aws", "/run/docker.sock"}}
+	made, err := k.Make(t.TempDir())
+	if err != nil {
+		if fault.Is(err, fault.Unsupported) || strings.Contains(err.Error(), "operation not permitted") {
+			t.Skip("needs overlayfs-marks: whiteouts and attributes")
+		}
+		t.Fatal(err)
+	}
+	want := []string{"/data/*", "/data/keys", "/d/k", "/etc/shadow", "/h/.aws", "/h/.config/gh", "/h/.ssh", "/h/none/*",
+		"/h/self", "/h/up"}
+	slices.Sort(want)
+	if !slices.Equal(made.Hidden, want) {
+		t.Errorf("%q, want %q", made.Hidden, want)
+	}
+}
+
 // TestMask_HasPlaceholdersForHoneytokens checks that a mask has an empty file at the path of a honeytoken, with its
 // parent directories, which hide what they cover.
 func TestMask_HasPlaceholdersForHoneytokens(t *testing.T) {

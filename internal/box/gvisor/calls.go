@@ -28,6 +28,7 @@ import (
 type calls struct {
 	answers  atomic.Pointer[seccomp.Answers]
 	refusals atomic.Pointer[refusals.Summary] // nil if refusals are not reported
+	files    atomic.Pointer[fileCalls]        // nil if those of files are not reported
 }
 
 // newCalls returns calls that answer most strictly until answerAs is called.
@@ -48,6 +49,9 @@ func (c *calls) install() error {
 	table, ok := sentry.LookupSyscallTable(abi.Linux, arch.Host)
 	if !ok {
 		return fmt.Errorf("gVisor has no system call table for %v", arch.Host)
+	}
+	for nr := range fileOps {
+		c.watch(table, nr)
 	}
 	emulated := seccomp.Inner(true, seccomp.Options{}) // the calls of all options
 	for nr := range emulated {
@@ -123,8 +127,14 @@ func (c *calls) tell(t *sentry.Task, a *answer) {
 	if r == nil {
 		return
 	}
-	one := refusals.Refusal{Call: a.told, Command: commandOf(t)}
+	one := refusals.Refusal{Call: a.told}
 	errors.As(a.err, &one.Errno)
+	addRefusal(r, t, one)
+}
+
+// addRefusal adds a refusal of the calling task.
+func addRefusal(r *refusals.Summary, t *sentry.Task, one refusals.Refusal) {
+	one.Command = commandOf(t)
 	if exe := t.MemoryManager().Executable(); exe != nil {
 		one.Program = exe.MappedName(t)
 		exe.DecRef(t)

@@ -164,6 +164,7 @@ func (c *conductor) start(m initlink.Message) error {
 	c.guest.Java = nil // they may be large
 	inside := g
 	inside.Trace, inside.Tell = false, false // init records neither program starts nor refusals
+	inside.Denials, inside.Hidden = false, nil
 	if err := c.relay.Send(initlink.MsgSetup, inside); err != nil {
 		return err
 	}

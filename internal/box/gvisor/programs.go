@@ -258,10 +258,10 @@ func (p *programs) refused(r initlink.Refused) error {
 			tell = append(tell, c)
 		}
 	}
-	if len(tell) == 0 && r.More == 0 {
+	if r.Calls = tell; r.Empty() {
 		return nil
 	}
-	return p.link.Send(initlink.MsgRefused, initlink.Refused{Calls: tell, More: r.More})
+	return p.link.Send(initlink.MsgRefused, r)
 }
 
 // isCommand reports whether a start may be that of a command that was not identified yet. p.mu is held.

@@ -41,7 +41,8 @@ func session(g plan.Guest) seccheck.SessionConfig {
 			seccheck.PointConfig{Name: "sentry/clone", ContextFields: []string{"group_id"}},
 			seccheck.PointConfig{Name: "sentry/execve", ContextFields: []string{"group_id", "parent_thread_group_id", "cwd"}})
 	}
-	sinks := []seccheck.SinkConfig{{Name: sinkName, Config: map[string]any{"emulate": g.Emulate, "netlink": g.Netlink}}}
+	sinks := []seccheck.SinkConfig{{Name: sinkName, Config: map[string]any{"emulate": g.Emulate, "netlink": g.Netlink,
+		"files": g.Denials, "hidden": g.Hidden}}}
 	if g.Tell {
 		sinks = append([]seccheck.SinkConfig{{Name: tallyName}}, sinks...)
 	}
@@ -71,6 +72,10 @@ func registerSinks(c *calls) {
 			emulate, _ := config["emulate"].(bool)
 			netlink, _ := config["netlink"].(bool)
 			c.answerAs(emulate, seccomp.Options{Netlink: netlink})
+			if files, _ := config["files"].(bool); files {
+				f := &fileCalls{hidden: hiddenOf(config["hidden"])}
+				c.files.Store(f)
+			}
 			s := newSink(c.refusals.Load())
 			go s.write(to)
 			return s, nil
@@ -259,7 +264,7 @@ func (s *sink) take() (b batch) {
 	if s.refused == nil {
 		return b
 	}
-	if r := s.refused.Take(time.Now()); len(r.Calls) > 0 || r.More > 0 {
+	if r := s.refused.Take(time.Now()); !r.Empty() {
 		b.Refused = &r
 	}
 	return b

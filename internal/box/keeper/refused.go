@@ -61,6 +61,9 @@ func (k *keeper) recordRefused(m initlink.Refused) {
 	}
 	for _, c := range m.Calls {
 		ev := wire.NetEvent{Syscall: c.Call, Program: c.Program, PID: c.PID, Reason: c.Errno, Exec: r.execs[c.Command]}
+		if f := c.File; f != nil {
+			ev.Path, ev.Op, ev.Rule, ev.First, ev.Last = f.Path, f.Op, f.Rule, f.First.UTC(), f.Last.UTC()
+		}
 		k.mu.Lock()
 		e := k.byPID[c.Command]
 		k.mu.Unlock()
@@ -74,6 +77,9 @@ func (k *keeper) recordRefused(m initlink.Refused) {
 	}
 	if m.More > 0 {
 		r.append(wire.NetEvent{Reason: wire.RefusedUntold}, m.More)
+	}
+	if m.Files > 0 {
+		r.append(wire.NetEvent{Reason: wire.RefusedFiles}, m.Files)
 	}
 }
 

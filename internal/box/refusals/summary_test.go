@@ -26,13 +26,16 @@ func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 		made, told := int64(0), int64(0)
 		take := func() {
 			out := r.Take(now)
-			if len(out.Calls) > maxRefused || len(r.seen) > maxRefused {
-				t.Fatalf("%d calls in one report, %d remembered", len(out.Calls), len(r.seen))
+			if len(out.Calls) > 2*maxRefused || len(r.seen)-r.files > maxRefused || r.files > maxRefused {
+				t.Fatalf("%d calls in one report, %d remembered, %d of them files", len(out.Calls), len(r.seen), r.files)
 			}
 			for _, c := range out.Calls {
 				told += c.Count
+				if c.File != nil && c.File.Last.Before(c.File.First) {
+					t.Fatalf("%+v", *c.File)
+				}
 			}
-			told += out.More
+			told += out.More + out.Files
 			if told != made {
 				t.Fatalf("%d reported of %d", told, made)
 			}
@@ -45,8 +48,12 @@ func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
 			default:
 				key := Refusal{Call: "bpf", Program: string(rune('a' + rapid.IntRange(0, 100).Draw(t, "program")))}
+				room := len(r.seen)-r.files < maxRefused
+				if rapid.Bool().Draw(t, "file") {
+					key.File = File{Path: "/etc/shadow", Op: "read", Rule: "permission"}
+					room = r.files < maxRefused
+				}
 				_, known := r.seen[key]
-				room := len(r.seen) < maxRefused
 				select {
 				case <-r.due:
 				default:
@@ -68,7 +75,7 @@ func TestSummary_ReportsRefusalsOnce(t *testing.T) {
 		take()
 		now = now.Add(refusedAgain)
 		take()
-		if len(r.seen) > 0 {
+		if len(r.seen) > 0 || r.files != 0 {
 			t.Fatalf("%d are still remembered", len(r.seen))
 		}
 	})

@@ -167,10 +167,14 @@ type Delete struct {
 type Denial struct {
 	Count   int64  `json:"count" jsonschema:"Number of times"`
 	Exec    string `json:"exec,omitempty" jsonschema:"ID of the command"`
+	First   string `json:"first,omitempty" jsonschema:"Time of the first of them, RFC 3339 in UTC"`
+	Last    string `json:"last,omitempty" jsonschema:"Time of the last of them, RFC 3339 in UTC"`
+	Op      string `json:"op,omitempty" jsonschema:"Why a file was accessed: read, write, execute, enter, create, remove, rename or change"`
 	Path    string `json:"path,omitempty" jsonschema:"File"`
 	PID     int64  `json:"pid,omitempty" jsonschema:"Process ID in the sandbox"`
 	Program string `json:"program,omitempty" jsonschema:"Program of the process, by its path in the sandbox"`
 	Reason  string `json:"reason" jsonschema:"Reason of the refusal"`
+	Rule    string `json:"rule,omitempty" jsonschema:"What refused the file: hidden, read-only or permission"`
 	Syscall string `json:"syscall,omitempty" jsonschema:"System call"`
 }
 
