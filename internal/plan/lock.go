@@ -154,7 +154,7 @@ func (d *deciding) paths(abi int) {
 	}
 	if abi > 0 {
 		d.add("metadata", Weak, "modes, times and attributes of your other files can be changed, and their names tried")
-		d.add("unix sockets", On, "only those in the sandbox's directories; no datagrams, no abstract names")
+		d.add("unix sockets", On, "connections only to those in the sandbox's directories; no datagrams")
 	}
 	if abi >= scopes {
 		d.add("signals", On, "only to processes of the sandbox")
