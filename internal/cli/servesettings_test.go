@@ -38,10 +38,12 @@ func TestSettings_FlagsAndVariables(t *testing.T) {
 		"COPPICE_NO_AUTH": "false", "COPPICE_ALLOW_HOST": "a.example, b.example", "COPPICE_TOKEN_FILE": "/run/secrets/t",
 		"COPPICE_SINGLE": "box", "COPPICE_DRIVER": "copy", "COPPICE_KEEP_RECENT": "7", "COPPICE_KEEP_FOR": "12h",
 		"COPPICE_MEMORY": "1GiB", "COPPICE_LOG_FORMAT": "json", "COPPICE_LOG_LEVEL": "warn",
+		"COPPICE_PREVIEW_DOMAIN": "preview.example",
 	}
 	want := daemon.Options{
 		HTTP: daemon.HTTP{Addr: ":8443", TLSCert: "/c", TLSKey: "/k", BehindProxy: true,
-			AllowHosts: []string{"a.example", "b.example"}, TokenFile: "/run/secrets/t", Single: "box"},
+			AllowHosts: []string{"a.example", "b.example"}, TokenFile: "/run/secrets/t", Single: "box",
+			PreviewDomain: "preview.example"},
 		Defaults: daemon.Defaults{Driver: "copy", KeepRecent: 7, KeepFor: 12 * time.Hour},
 		Memory:   1 << 30, Log: daemon.Log{Format: "json", Level: slog.LevelWarn},
 	}
