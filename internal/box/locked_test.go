@@ -325,10 +325,15 @@ except FileNotFoundError: through(1)`,
 s = socket.socket()
 through(libc.connect(s.fileno(), 1, 16) < 0 and ctypes.get_errno() == 14 and libc.connect(99, 1, 16) < 0 and
         ctypes.get_errno() == 9)`,
-		"a shown path":                 "through(open('" + shown + "/precious').read())",
-		"its home":                     "h = os.environ['HOME']; open(h + '/.x', 'w').close(); through(os.listdir(h))",
-		"the mode of a file":           "open('m', 'w').close(); os.chmod('m', 0o600); through(1)",
-		"a terminal of its own":        "import pty; m, s = pty.openpty(); os.write(s, b'x'); through(os.read(m, 1))",
+		"a shown path":          "through(open('" + shown + "/precious').read())",
+		"its home":              "h = os.environ['HOME']; open(h + '/.x', 'w').close(); through(os.listdir(h))",
+		"the mode of a file":    "open('m', 'w').close(); os.chmod('m', 0o600); through(1)",
+		"a terminal of its own": "import pty; m, s = pty.openpty(); os.write(s, b'x'); through(os.read(m, 1))",
+		"many terminals": `
+import pty
+for i in range(500):
+    m, s = pty.openpty(); os.write(s, b'x'); os.read(m, 1); os.close(m); os.close(s)
+through(1)`,
 		"a signal":                     "os.kill(os.getpid(), 0); os.kill(0, 0); through(1)",
 		"a process in another command": "through(os.readlink('/proc/%s/exe' % open('pid').read().strip()))",
 	} {

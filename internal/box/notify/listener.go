@@ -69,7 +69,7 @@ func (l listener) receive(r *request) error {
 // answer answers a notification with v; errno 0 is success. taken reports whether the caller still waited. If it did
 // not, that is not an error.
 func (l listener) answer(id uint64, v verdict) (taken bool) {
-	r := response{id: id, errno: -int32(v.errno)}
+	r := response{id: id, val: v.value, errno: -int32(v.errno)}
 	if v.proceed {
 		r = response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 	}
@@ -102,6 +102,7 @@ type verdict struct {
 	proceed bool // the kernel carries out the call
 	given   bool // the call was already answered
 	errno   unix.Errno
+	value   int64 // what a call that succeeds returns
 }
 
 var (

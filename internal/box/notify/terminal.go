@@ -30,12 +30,27 @@ func (s *server) openSlave(c caller) {
 		return
 	}
 	defer unix.Close(slave)
-	a := addition{id: c.id, flags: unix.SECCOMP_ADDFD_FLAG_SEND, from: uint32(slave),
-		newfileFlags: uint32(c.args[2]) & unix.O_CLOEXEC}
-	err = uninterrupted(func() error { return s.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a)) })
+	given, err := s.add(addition{id: c.id, from: uint32(slave), newfileFlags: uint32(c.args[2]) & unix.O_CLOEXEC})
 	if err != nil {
 		s.answer(c.id, fail(err))
+		return
 	}
+	s.answer(c.id, verdict{value: given})
+}
+
+// add gives the caller a descriptor, and returns its number there. The caller takes it by itself; a signal that
+// interrupts the wait for that withdraws it, and add gives it again. SECCOMP_ADDFD_FLAG_SEND is not used: interrupted,
+// it has already answered the call with 0 and without a descriptor (seccomp_notify_addfd in kernel/seccomp.c).
+func (l listener) add(a addition) (fd int64, err error) {
+	err = uninterrupted(func() error {
+		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_ADDFD, uintptr(unsafe.Pointer(&a)))
+		if e != 0 {
+			return e
+		}
+		fd = int64(n)
+		return nil
+	})
+	return fd, err
 }
 
 // slave opens the slave of the caller's terminal.
