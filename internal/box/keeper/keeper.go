@@ -58,6 +58,7 @@ type keeper struct {
 	freezing chan struct{} // one token: held from freeze to thaw
 	rekeying sync.Mutex
 	apart    *quarantine // guarded by rekeying; nil except in a resumed box that was not released yet
+	gateless bool        // guarded by rekeying; the gate that waited for a packet could not be started
 	asleep   *os.File    // guarded by rekeying; the gate's end of the link while the gate waits for a packet, else nil
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box

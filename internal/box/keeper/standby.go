@@ -52,7 +52,7 @@ func (g *gateway) close() {
 }
 
 // awaitPacket waits until the gate has started, and starts one that waits for a packet when there is one. It returns
-// false if the box ended before.
+// false if the box ended before, or if the gate could not be started, which it reports.
 func (k *keeper) awaitPacket() bool {
 	k.rekeying.Lock()
 	packets := k.asleep
@@ -83,6 +83,7 @@ func (k *keeper) awaitPacket() bool {
 	}
 	if _, err := k.awake(); err != nil {
 		k.reportGate("the gate could not be started: the network is unreachable until the sandbox restarts: " + err.Error())
+		return false
 	}
 	return true
 }
@@ -97,10 +98,12 @@ func (k *keeper) awake() (*control.Process, error) {
 			_, err = k.beginGate(p, k.asleep)
 		}
 		if err != nil {
+			k.gate.close() // it may have started, in an unknown state
+			k.gateless = true
 			return nil, err
 		}
 	}
-	if p := k.gate.process(); p != nil {
+	if p := k.gate.process(); p != nil && !k.gateless {
 		return p, nil
 	}
 	return nil, fault.New(fault.Unavailable, "the sandbox's gate could not be started: the network is unreachable").
