@@ -239,9 +239,7 @@ func (h *Histories) Weigh(
 // the host, and has another owner if an ordinary user cannot give it the original one. The same holds for each
 // directory of the host that such a user's overlay copies up. Neither is a change by the sandbox.
 func (h *Histories) ignored(ctx context.Context, p pair, va, vb *layer.View) (of layer.Ignored, err error) {
-	if p.two() {
-		of.Files = masks.Identities(p.a.rec, p.b.rec, va, vb)
-	}
+	of.Files = masks.Identities(p.a.rec, p.b.rec, va, vb)
 	for _, s := range []side{p.a, p.b} {
 		if !s.rec.Host {
 			continue
@@ -294,7 +292,9 @@ func (h *Histories) view(
 	if s.live {
 		at = s.rec.MountTop
 	}
-	if st, _, err = h.config.Masks.Stack(ctx, s.rec, at); err != nil || !s.live {
+	st, _, err = h.config.Masks.Stack(ctx, s.rec, at)
+	st = st.Unidentified()
+	if err != nil || !s.live {
 		return h.config.Layers.View(st), st, nil, err
 	}
 	root, err := h.config.Sandboxes.Root(ctx, s.rec)

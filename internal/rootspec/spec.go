@@ -88,10 +88,19 @@ type Stack struct {
 // Differing returns the trees in which the roots of two stacks can differ: the layers that only one of the stacks
 // has. The remaining, lowest layers are common to both.
 func Differing(a, b Stack) (trees []Part) {
-	for _, dir := range difference(a.Layers, b.Layers) {
+	for _, dir := range difference(a.Unidentified().Layers, b.Unidentified().Layers) {
 		trees = append(trees, Part{Dir: dir, Path: "/"})
 	}
 	return trees
+}
+
+// Unidentified returns the stack without its identity, which is in no state of the history.
+func (s Stack) Unidentified() Stack {
+	if s.Identity != "" {
+		s.Layers = slices.DeleteFunc(slices.Clone(s.Layers), func(dir string) bool { return dir == s.Identity })
+		s.Identity = ""
+	}
+	return s
 }
 
 func difference(a, b []string) []string {
