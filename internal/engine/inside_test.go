@@ -121,7 +121,7 @@ func TestTrialInside_RunsInAFork(t *testing.T) {
 	if b.Command != "write x 1;has base;say done" || b.Fork == "" || b.Snapshot == "" || b.Exit != 0 || b.Ended != "" {
 		t.Errorf("%+v", b)
 	}
-	// Nothing about the host is told.
+	// The answer has nothing about the host.
 	if got, err = h.asks(ctx, "a", wire.TrialRequest{Cmd: "nonsense"}); err != nil || got.Exit != tournament.ExitNotRun ||
 		got.Tail != "the command could not be run: internal error; see the daemon's log" {
 		t.Errorf("%+v, %v", got, err)
@@ -342,7 +342,8 @@ func TestTrialInside_ChargesItsSandbox(t *testing.T) {
 	}
 }
 
-// TestTrialInside_StopsItsSandboxForHoneytokens checks that a trial is no way to find out which files are honeytokens.
+// TestTrialInside_StopsItsSandboxForHoneytokens checks that a trial does not disclose which files are
+// honeytokens.
 func TestTrialInside_StopsItsSandboxForHoneytokens(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

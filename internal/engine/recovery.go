@@ -193,7 +193,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 }
 
 // dropTrials removes the forks of trials, and of tournaments in progress, of an earlier daemon that was killed, with
-// their processes: nobody awaits their results. It waits until they are removed, but at most limit.RecoverSeconds,
+// their processes: their clients are gone. It waits until they are removed, but at most limit.RecoverSeconds,
 // since their files may be many. One that could not be removed is tried again.
 func (e recovery) dropTrials(ctx context.Context) error {
 	recs, err := e.DB.Sandboxes(ctx)

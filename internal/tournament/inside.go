@@ -79,7 +79,7 @@ func (t *Tournaments) leave(id timeline.SandboxID) {
 	delete(t.guests, id)
 }
 
-// TrialInside is Trial for a process of the sandbox, which nobody trusts: see docs/design/commands.md. The answer has
+// TrialInside is Trial for a process of the sandbox, which is not trusted: see docs/design/commands.md. The answer has
 // no text of this host. A sandbox has one such trial at a time, and this process limit.InsideTrialsAtOnce.
 func (t *Tournaments) TrialInside(
 	ctx context.Context, id string, req wire.TrialRequest, who Asker,

@@ -118,7 +118,7 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 	return x, out, nil
 }
 
-// failure returns what is told about a command that could not be run, or whose changes could not be captured.
+// failure returns the text about a command that could not be run, or whose changes could not be captured.
 func (m *match) failure(err error) string {
 	if m.untold {
 		m.t.config.Log.Warn("the command of a trial could not be run", "sandbox", m.fork.Name, "err", err)

@@ -189,7 +189,7 @@ func (k *keeper) splice(client, daemon net.Conn) {
 		pass(daemon, client)
 		// A client that is half-closed still awaits an answer.
 		if c, ok := client.(syscall.Conn); ok && unixsock.AwaitHangup(c) {
-			daemon.Close() // the daemon cancels what nobody awaits
+			daemon.Close() // so the daemon cancels the request
 		}
 	}()
 	for range 2 {

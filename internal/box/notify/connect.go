@@ -75,7 +75,7 @@ func (s *server) connectFor(c caller) verdict {
 		return verdict{errno: unix.EFAULT}
 	}
 	if !s.valid(c.id) {
-		return verdict{errno: unix.ESRCH} // nobody waits for it
+		return verdict{errno: unix.ESRCH} // the caller has died
 	}
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {

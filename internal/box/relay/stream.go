@@ -79,7 +79,7 @@ func (s *stream) pump() {
 		}
 		s.relay.write(frameEnd, s, nil)
 		s.over(&s.sent)
-		// A socket may be half-closed. The outside must also learn that nobody awaits an answer any more.
+		// A socket may be half-closed. The outside must also learn that the client is gone.
 		if s.flow == flowBoth && s.relay.inside && unixsock.AwaitHangup(s.file) {
 			s.relay.write(frameCancel, s, nil)
 			s.over(&s.got)
