@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/keeper"
+	"github.com/coppice-dev/coppice/internal/box/oci"
 	"github.com/coppice-dev/coppice/internal/box/probe"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/box/relay"
@@ -27,6 +28,10 @@ func run(args []string) int {
 		return keeper.Main()
 	case initlink.Argv0:
 		return guest.Main()
+	case initlink.ContainerArgv0:
+		return oci.Main()
+	case plan.ContainedPath:
+		return guest.Contained()
 	case plan.InnerPath:
 		return relay.Inner()
 	case probe.Argv0:

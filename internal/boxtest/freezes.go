@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	walled = []string{plan.TierProcess, plan.TierSupervised, plan.TierGvisor}
+	walled = []string{plan.TierProcess, plan.TierSupervised, plan.TierContainer, plan.TierGvisor}
 	// The confined tiers whose system calls the host's kernel executes, so that filters and a listener see them.
-	process = []string{plan.TierProcess, plan.TierSupervised}
+	process = []string{plan.TierProcess, plan.TierSupervised, plan.TierContainer}
 	hosts   = []string{plan.TierProcess, plan.TierWorkspace} // tiers that can have the host's network
 )
 

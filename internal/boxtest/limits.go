@@ -55,7 +55,7 @@ func refuses(t *testing.T, tier Tier, change func(*plan.Config)) bool {
 
 // limited are the rows about limits, except those of memory and tasks.
 var limited = []check{
-	{"open files are half of the host's", []string{plan.TierProcess, plan.TierSupervised}, func(t *testing.T, tier Tier) {
+	{"open files are half of the host's", process, func(t *testing.T, tier Tier) {
 		var host unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &host); err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ var limited = []check{
 			t.Errorf("commands may open %q files, and their keeper %d", r.Stdout, host.Max)
 		}
 	}},
-	{"locked memory is half of the owner's", []string{plan.TierProcess, plan.TierSupervised},
+	{"locked memory is half of the owner's", process,
 		func(t *testing.T, tier Tier) {
 			var host unix.Rlimit
 			if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &host); err != nil {

@@ -78,16 +78,17 @@ func chosenTier(sb wire.Sandbox) string {
 
 // making has the flags for a new sandbox.
 type making struct {
-	req    wire.CreateRequest
-	from   string
-	labels labelling
-	limits []string
-	keep   keeping
-	live   living
-	policy wanting
-	ignore []string
-	locked string // --confine
-	repo   repository
+	req     wire.CreateRequest
+	from    string
+	labels  labelling
+	limits  []string
+	keep    keeping
+	live    living
+	policy  wanting
+	ignore  []string
+	locked  string // --confine
+	runtime string // --runtime
+	repo    repository
 }
 
 // flags adds the flags of every command that creates a sandbox.
@@ -98,7 +99,9 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 		"`USER` of its commands: root, me (your user) or a user of the sandbox (default: me from host, else root)")
 	f.StringVar(&mk.req.Driver, "driver", "", "storage driver: auto (default), overlay, copy, btrfs")
 	f.StringVar(&mk.req.Tier, "tier", "",
-		"isolation tier: auto (default), workspace, process, supervised, gvisor")
+		"isolation tier: auto (default), workspace, process, supervised, container,\ngvisor")
+	f.StringVar(&mk.runtime, "runtime", "",
+		"OCI runtime of tier container, `NAME` or absolute path: runc (default), crun")
 	f.StringVar(&mk.locked, "confine", "",
 		"walls of tier workspace: auto (default), require (all, or no start), off")
 	f.StringVar(&mk.req.Net, "net", "", "network mode: off (default), rules (what the policy allows), host")
@@ -123,7 +126,8 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 		fixed(wire.SelfOff, wire.SelfRead, wire.SelfRewind)))
 	must(cmd.RegisterFlagCompletionFunc("driver", fixed("auto", "overlay", "copy", "btrfs")))
 	must(cmd.RegisterFlagCompletionFunc("tier",
-		fixed("auto", "workspace", "process", "supervised", "gvisor")))
+		fixed("auto", "workspace", "process", "supervised", "container", "gvisor")))
+	must(cmd.RegisterFlagCompletionFunc("runtime", fixed(policy.Runtimes()...)))
 	must(cmd.RegisterFlagCompletionFunc("confine", fixed("auto", "require", "off")))
 	must(cmd.RegisterFlagCompletionFunc("net",
 		fixed("off", "rules", "host")))
@@ -214,6 +218,13 @@ func (a *app) policies(mk *making) (err error) {
 		}
 		mk.req.Policy = append(mk.req.Policy, locked)
 	}
+	if mk.runtime != "" {
+		chosen, err := running(mk.runtime)
+		if err != nil {
+			return err
+		}
+		mk.req.Policy = append(mk.req.Policy, chosen)
+	}
 	if len(mk.ignore) == 0 {
 		return nil
 	}
@@ -252,6 +263,16 @@ func confining(how string) (wire.PolicyFile, error) {
 	}
 	text, err := policy.Document{Confine: &policy.Said[policy.Confine]{Value: policy.Confine(how)}}.MarshalJSON()
 	return wire.PolicyFile{Level: wire.PolicyFlags, Name: "--confine", Text: string(text)}, err
+}
+
+// running returns --runtime as a policy file.
+func running(runtime string) (wire.PolicyFile, error) {
+	value, err := policy.ParseRuntime(runtime)
+	if err != nil {
+		return wire.PolicyFile{}, usagef("invalid --runtime %q: use a name, such as runc, or an absolute path", runtime)
+	}
+	text, err := policy.Document{Runtime: &policy.Said[string]{Value: value}}.MarshalJSON()
+	return wire.PolicyFile{Level: wire.PolicyFlags, Name: "--runtime", Text: string(text)}, err
 }
 
 // must panics on an error that only a bug can cause, such as an unknown flag name.

@@ -88,9 +88,9 @@ see docs/guides/memory.md.`,
 	f.BoolVar(&req.SameIdentity, "same-identity", false, "keep the machine ID and SSH host keys of the sandbox")
 	f.StringVar(&req.At, "at", "", "start from snapshot `REF`")
 	f.StringVar(&req.Tier, "tier", "",
-		"isolation tier: process, supervised, gvisor (default: that of the sandbox)")
+		"isolation tier: process, supervised, container, gvisor (default: that of the sandbox)")
 	must(cmd.RegisterFlagCompletionFunc("tier",
-		fixed("process", "supervised", "gvisor")))
+		fixed("process", "supervised", "container", "gvisor")))
 	must(cmd.RegisterFlagCompletionFunc("at", a.refOf))
 	labels.flag(cmd, "add or replace a label in the forks, `KEY=VALUE`; repeatable")
 	more.flags(cmd)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -34,6 +35,13 @@ type liveBox struct {
 }
 
 func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engine.Enforced, error) {
+	runtime := ""
+	if c.Tier == plan.TierContainer {
+		var err error
+		if runtime, err = findRuntime(c.Runtime, os.Getenv("PATH")); err != nil {
+			return nil, engine.Enforced{}, err
+		}
+	}
 	var self *door
 	if c.Tier != plan.TierWorkspace {
 		var err error
@@ -42,7 +50,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 		}
 	}
 	started, e, err := box.Start(ctx, b.programs, plan.Config{
-		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, User: c.User, HostBase: c.Host,
+		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, Runtime: runtime, User: c.User, HostBase: c.Host,
 		Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden,
 		HiddenAt: c.HiddenAt, Denials: string(c.Evidence.Denials.Value),
 		Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong,

@@ -30,6 +30,7 @@ type hostFacts struct {
 	root     bool // the daemon is real root
 	caller   plan.Caller
 	bootID   string
+	worked   *workedRuntimes
 }
 
 func newHostFacts(c engineConfig) (hostFacts, error) {
@@ -38,7 +39,7 @@ func newHostFacts(c engineConfig) (hostFacts, error) {
 		return hostFacts{}, fault.Wrap(err, "read the boot id")
 	}
 	h := hostFacts{programs: c.Programs, home: c.Home, root: c.RealUID < 0 && os.Getuid() == 0,
-		bootID: strings.TrimSpace(string(boot))}
+		bootID: strings.TrimSpace(string(boot)), worked: &workedRuntimes{}}
 	h.caller = plan.Caller{Root: h.root}
 	if !h.root {
 		uid, gid := c.RealUID, c.RealGID
@@ -94,6 +95,10 @@ func (h hostFacts) probe(ctx context.Context, q engine.HostQuestion) (wire.Probe
 	o := probe.Options{Home: h.home, Root: h.root, Quick: q.Quick, Program: init}
 	if q.GVisor {
 		o.GVisor = h.tryGVisor
+	}
+	for _, name := range q.Runtimes {
+		o.Runtimes = append(o.Runtimes,
+			probe.Runtime{Name: name, Try: func(ctx context.Context) error { return h.tryRuntime(ctx, name) }})
 	}
 	return probe.Wire(ctx, o)
 }

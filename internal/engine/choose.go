@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -26,14 +27,18 @@ type chooser struct {
 // host reports what the host provides for tiers and drivers. A report in which nothing is missing is cached, since
 // the probe starts a process that mounts; if something stops working later, the start that needs it fails. Otherwise
 // the host is probed again each time, since a missing item may have been repaired. tier is the tier that was asked
-// for, which is probed too if the cached report does not have it; "" names none.
-func (c *chooser) host(ctx context.Context, tier string) (wire.ProbeReport, error) {
-	if p := c.able.Load(); p != nil {
+// for, which is probed too if the cached report does not have it; "" names none. Tier container is always probed, with
+// runtime.
+func (c *chooser) host(ctx context.Context, tier, runtime string) (wire.ProbeReport, error) {
+	q := HostQuestion{Quick: true, GVisor: tier == tierGVisor}
+	if tier == tierContainer {
+		q.Runtimes = []string{cmp.Or(runtime, policy.DefaultRuntime)}
+	} else if p := c.able.Load(); p != nil {
 		if it, ok := tiers.item(*p, tier); ok && it.OK || !ok && tier != tierGVisor {
 			return *p, nil
 		}
 	}
-	p, err := c.probe(ctx, HostQuestion{Quick: true, GVisor: tier == tierGVisor})
+	p, err := c.probe(ctx, q)
 	if err == nil {
 		c.learn(p)
 	}
@@ -57,7 +62,7 @@ func (c *chooser) chooseTier(ctx context.Context, pol policy.Policy, rec *meta.S
 	case !pol.Tier.At.BuiltIn():
 		ask = string(pol.Tier.Value)
 	}
-	p, err := c.host(ctx, ask)
+	p, err := c.host(ctx, ask, pol.Runtime.Value)
 	if err != nil {
 		return p, fault.Wrap(err, "probe the host")
 	}

@@ -268,6 +268,7 @@ const (
 	tierWorkspace  = string(policy.Workspace)
 	tierProcess    = string(policy.Process)
 	tierSupervised = string(policy.Supervised)
+	tierContainer  = string(policy.Container)
 	tierGVisor     = string(policy.GVisor)
 )
 

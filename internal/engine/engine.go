@@ -92,6 +92,8 @@ type BoxConfig struct {
 	Tokens []DecoyToken // the tokens of Access.Decoys
 	Stops  bool         // kill all processes when a token is used
 
+	// Runtime is the OCI runtime of tier container, a name or a path.
+	Runtime string
 	// Confine says how tier workspace confines commands, and Places what it needs of the host for that.
 	Confine policy.Confine
 	Places  Places
@@ -266,6 +268,8 @@ func (r *LiveRoot) Close() error {
 type HostQuestion struct {
 	Quick  bool // only what choosing a tier and a driver needs
 	GVisor bool // also probe tier gvisor, by starting a sandbox
+	// Runtimes are OCI runtimes, names or paths, with which tier container is probed likewise; "" is the default one.
+	Runtimes []string
 }
 
 // Config configures an Engine.

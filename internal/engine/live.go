@@ -175,6 +175,11 @@ func (e *Engine) startBox(
 		HiddenAt: mask.Hidden, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops,
 		Phases: phases, Confine: how, Places: places, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
 	}
+	if rec.Tier == tierContainer {
+		if config.Runtime, err = e.Policies.Runtime(ctx, rec); err != nil {
+			return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
+		}
+	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
 	}

@@ -188,7 +188,7 @@ func (e *Engine) Probe(ctx context.Context) (r wire.ProbeReport, err error) {
 	if err != nil {
 		return r, err
 	}
-	if r, err = e.ProbeHost(ctx, HostQuestion{GVisor: true}); err == nil {
+	if r, err = e.ProbeHost(ctx, HostQuestion{GVisor: true, Runtimes: policy.Runtimes()}); err == nil {
 		e.chooser.learn(r)
 	}
 	r.Items = append(r.Items, e.probed(known)...)

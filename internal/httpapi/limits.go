@@ -105,7 +105,7 @@ func limitsOfSandboxes() map[string]limit {
 	return map[string]limit{
 		"CreateRequest.name":         {pattern: aName, example: "web-1"},
 		"CreateRequest.driver":       one("", "auto", "overlay", "copy", "btrfs"),
-		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised", "gvisor"),
+		"CreateRequest.tier":         one("", "auto", "workspace", "process", "supervised", "container", "gvisor"),
 		"CreateRequest.net":          one("", "off", "rules", "host"),
 		"CreateRequest.self":         one("", "off", "read", "rewind"),
 		"CreateRequest.env":          anEnv(),
@@ -174,7 +174,7 @@ func limitsOfHistory() map[string]limit {
 		"ForkRequest.at":        {example: "HEAD"},
 		"ForkRequest.policy":    {maxItems: 64},
 		"ForkRequest.labels":    {example: object{"team": "web"}},
-		"ForkRequest.tier":      one("", "process", "supervised", "gvisor"),
+		"ForkRequest.tier":      one("", "process", "supervised", "container", "gvisor"),
 		"Keep.last":             atLeast(0),
 		"Keep.within_ms":        atLeast(0),
 		"Keep.hourly":           within(0, 10_000),

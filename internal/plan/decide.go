@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 
@@ -83,6 +84,9 @@ func consistent(c Config, f Facts) error {
 			WithHint("use --tier process")
 	case len(c.Shared) > rootspec.MaxShared, !c.Confined() && len(c.Shared) > 0:
 		return fault.New(fault.Invalid, "cannot mount %d directories of the host in tier %s", len(c.Shared), c.Tier)
+	case c.Tier == TierContainer && !path.IsAbs(c.Runtime):
+		return fault.New(fault.Internal, "missing OCI runtime for tier container").
+			WithHint("this is a bug: please report it")
 	case gated && (len(c.Phases) == 0 || c.Journal == ""):
 		return fault.New(fault.Internal, "missing policy or journal for tier %s", c.Tier).
 			WithHint("this is a bug: please report it")
@@ -121,6 +125,7 @@ func Decide(c Config, f Facts) (Guest, Enforced, error) {
 	}
 	d.basics()
 	// The order is that in which users see the items.
+	d.container()
 	d.identity()
 	d.network()
 	d.landlock()
@@ -182,7 +187,7 @@ func (d *deciding) basics() {
 		g.Hostname = c.Name
 	}
 	g.Promote = len(c.Spec.Overlays) > 0 && !d.own
-	g.Trace = c.Trace || c.Tier == TierSupervised
+	g.Trace = c.Trace || c.Tier == TierSupervised || c.Tier == TierContainer
 	g.Tell = c.Journal != ""
 	g.Tmp = !c.KeepTmp
 	g.Regions = c.Access.Regions()
@@ -194,6 +199,16 @@ func (d *deciding) basics() {
 			d.enforced.Quiet = append(d.enforced.Quiet, toldCalls)
 		}
 	}
+}
+
+// container adds the OCI runtime that makes the namespaces. The kernel is the host's, as in tier supervised.
+func (d *deciding) container() {
+	if d.config.Tier != TierContainer {
+		return
+	}
+	d.guest.Runtime = path.Base(d.config.Runtime)
+	d.add("container", On, d.config.Runtime+" makes the namespaces, with the host's kernel; "+
+		"the other protections are Coppice's own")
 }
 
 // identity adds the sandbox's ids on the host, and what root may do inside.

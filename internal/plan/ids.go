@@ -92,8 +92,24 @@ func Identity(c Config, f Facts) (u User, err error) {
 		u = users[i]
 	}
 	u = u.complete()
+	if c.Tier == TierContainer && !c.Caller.Root && u.UID != 0 {
+		if u, err = containerRoot(c, u); err != nil {
+			return u, err
+		}
+	}
 	if c.Caller.Root {
 		u.Groups = ParseGroups(f.Group, u.Name)
 	}
+	return u, nil
+}
+
+// containerRoot returns the user in tier container where only one id is mapped and u would not be root: OCI runtimes
+// start no container without id 0. Where the user was not chosen, commands are root, with the home of u.
+func containerRoot(c Config, u User) (User, error) {
+	if c.User != "" {
+		return u, fault.New(fault.Unsupported, "tier container has only user root, as the daemon is not real root: "+
+			"not %s (%d)", u.Name, u.UID).WithHint("omit --user, or use --tier supervised")
+	}
+	u.Name, u.UID, u.GID = "root", 0, 0
 	return u, nil
 }

@@ -49,11 +49,12 @@ const (
 	TierWorkspace  = "workspace"  // history without confinement
 	TierProcess    = "process"    // namespaces, own root, filters
 	TierSupervised = "supervised" // as process, with the gate, and with a record of the started programs
+	TierContainer  = "container"  // as supervised, in a container that an OCI runtime of the host makes
 	TierGvisor     = "gvisor"     // the sandbox's own kernel in user space, and the gate
 )
 
 // Tiers lists all tiers, the weakest first.
-var Tiers = []string{TierWorkspace, TierProcess, TierSupervised, TierGvisor}
+var Tiers = []string{TierWorkspace, TierProcess, TierSupervised, TierContainer, TierGvisor}
 
 // The networks.
 const (
@@ -76,6 +77,8 @@ type Config struct {
 	RunDir  string        `json:"run_dir"`        // absolute; holds keeper.sock, keeper.log and the mount point
 	Spec    rootspec.Spec `json:"spec"`
 	Tier    string        `json:"tier"` // "" is TierProcess
+	// Runtime is the absolute path of the OCI runtime, in tier container.
+	Runtime string `json:"runtime,omitempty"`
 	// User is UserRoot, UserMe or a name in the sandbox's own /etc/passwd. If empty, it is UserMe on the
 	// host's base, else UserRoot.
 	User     string  `json:"user,omitempty"`
@@ -181,11 +184,17 @@ type Token struct {
 const TouchStop = "stop"
 
 // Gated reports whether the gate is the box's only network.
-func (c Config) Gated() bool { return c.Tier == TierSupervised || c.Tier == TierGvisor }
+func (c Config) Gated() bool {
+	return c.Tier == TierSupervised || c.Tier == TierContainer || c.Tier == TierGvisor
+}
+
+// Conducted reports whether a conductor starts PID 1 of the box: init is then a process below the one that the keeper
+// starts.
+func (c Config) Conducted() bool { return c.Tier == TierContainer || c.Tier == TierGvisor }
 
 // GateWaits reports whether the gate starts only when the box sends a packet: its one policy has the network off.
 func (c Config) GateWaits() bool {
-	return c.Tier == TierSupervised && c.Net == NetOff && len(c.Phases) == 1
+	return c.Gated() && c.Tier != TierGvisor && c.Net == NetOff && len(c.Phases) == 1
 }
 
 // Confined reports whether the box has namespaces and its own root.
@@ -210,6 +219,9 @@ const (
 
 // ClientAt is the path of the program coppice in a sandbox: see Config.Client.
 const ClientAt = rootspec.ClientDir + "/coppice"
+
+// ContainedPath is the path of coppice-init in a sandbox of tier container, and its argv[0] as PID 1 there.
+const ContainedPath = "/run/coppice-contained"
 
 // InnerPath is the path of coppice-init in a sandbox of tier gvisor, and its argv[0] as PID 1 there.
 const InnerPath = "/run/coppice-init"
@@ -359,6 +371,7 @@ type Guest struct {
 	Client   bool     `json:"client,omitempty"`   // mount the next descriptor of the setup at ClientAt
 	Self     bool     `json:"self,omitempty"`     // mount the next descriptor of the setup at SelfAt
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by init's control group
+	Runtime  string   `json:"runtime,omitempty"`  // tier container: the name of the OCI runtime
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image is sent with the setup
 	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link is sent with the setup
 	// Regions say which files init may mount over: see rootspec.MayCover.

@@ -8,6 +8,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -25,7 +26,7 @@ const workspace = string(policy.Workspace)
 
 // Gated reports whether all network traffic of a tier's boxes passes a gate.
 func Gated(tier string) bool {
-	return tier == string(policy.Supervised) || tier == string(policy.GVisor)
+	return slices.Contains([]policy.Tier{policy.Supervised, policy.Container, policy.GVisor}, policy.Tier(tier))
 }
 
 // Records are the records that policies are read from.
@@ -141,6 +142,12 @@ func (s *Policies) Of(ctx context.Context, rec *meta.Sandbox) (policy.Policy, er
 	}
 	p, err := policy.ParseCanonical([]byte(text))
 	return p, fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
+}
+
+// Runtime returns the OCI runtime of a sandbox of tier container, a name or a path.
+func (s *Policies) Runtime(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	p, err := s.Of(ctx, rec)
+	return cmp.Or(p.Runtime.Value, policy.DefaultRuntime), err
 }
 
 // MayForkMemory returns an error if the policy of a sandbox denies forks with memory.

@@ -38,11 +38,14 @@ func ParseCanonical(text []byte) (Policy, error) {
 	if d.Confine != nil {
 		p.Confine = *d.Confine
 	}
+	if d.Runtime != nil {
+		p.Runtime = *d.Runtime
+	}
 	if d.MemoryFork != nil {
 		p.MemoryFork = *d.MemoryFork
 	}
 	p.Tier.At, p.Strong.At, p.OnTouch.At, p.MemoryFork.At, p.NetAt = at, at, at, at, at
-	p.Confine.At = at
+	p.Confine.At, p.Runtime.At = at, at
 	for _, l := range limits() {
 		if v, ok := d.Limits[l.name]; ok {
 			*l.in(&p.Limits), p.LimitsAt[l.name] = v.Value, at

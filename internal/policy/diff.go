@@ -55,6 +55,10 @@ func Diff(a, b Policy) []Change {
 	turned("tier", string(a.Tier.Value), string(b.Tier.Value), b.Tier.Value.rank() < a.Tier.Value.rank())
 	turned("strong", strconv.FormatBool(a.Strong.Value), strconv.FormatBool(b.Strong.Value), a.Strong.Value)
 	turned("confine", string(a.Confine.Value), string(b.Confine.Value), stricterConfine(a.Confine.Value, b.Confine.Value))
+	if a.Runtime.Value != b.Runtime.Value {
+		out = append(out, Change{Way: Other, Key: "container.runtime",
+			Value: "was " + runtimeOf(a) + ", is " + runtimeOf(b)})
+	}
 	lists("files.hide", texts(a.Hide), texts(b.Hide), Tighter)
 	lists("files.decoys", texts(a.Decoys), texts(b.Decoys), Tighter)
 	turned("files.on_touch", string(a.OnTouch.Value), string(b.OnTouch.Value), b.OnTouch.Value != TouchStop)

@@ -18,6 +18,9 @@ func (p Policy) document() Document {
 	if p.Confine.Value != ConfineAuto { // likewise
 		d.Confine = &p.Confine
 	}
+	if p.Runtime.Value != "" { // likewise
+		d.Runtime = &p.Runtime
+	}
 	if p.MemoryFork.Value == MemoryDeny { // likewise
 		d.MemoryFork = &p.MemoryFork
 	}

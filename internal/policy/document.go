@@ -26,14 +26,14 @@ const (
 	Workspace   Tier = "workspace"
 	Process     Tier = "process"
 	Supervised  Tier = "supervised"
-	GVisor      Tier = "gvisor"
 	Container   Tier = "container"
+	GVisor      Tier = "gvisor"
 	MicroVM     Tier = "microvm"
 	defaultTier      = Process
 )
 
 // Tiers returns the tiers, from the weakest to the strongest.
-func Tiers() []Tier { return []Tier{Workspace, Process, Supervised, GVisor, Container, MicroVM} }
+func Tiers() []Tier { return []Tier{Workspace, Process, Supervised, Container, GVisor, MicroVM} }
 
 func (t Tier) rank() int { return slices.Index(Tiers(), t) }
 
@@ -66,7 +66,8 @@ type Document struct {
 	Name     string
 	Tier     *Said[Tier]
 	Confine  *Said[Confine]
-	Strong   *Said[bool] // refuse what the host cannot enforce in full
+	Runtime  *Said[string] // OCI runtime of tier container: a name, or an absolute path
+	Strong   *Said[bool]   // refuse what the host cannot enforce in full
 	Hide     []Said[Path]
 	Show     []Said[Path] // built-in hidden paths to show
 	ReadOnly []Said[Path]

@@ -59,6 +59,9 @@ func Explain(p Policy) []Line {
 	if p.Confine.Value != ConfineAuto {
 		say("confine", string(p.Confine.Value), p.Confine.At)
 	}
+	if p.Runtime.Value != "" {
+		say("container.runtime", p.Runtime.Value, p.Runtime.At)
+	}
 	if p.MemoryFork.Value == MemoryDeny {
 		say("memory.fork", string(p.MemoryFork.Value), p.MemoryFork.At)
 	}

@@ -24,6 +24,7 @@ func documentShape(dir string) shape[Document] {
 		key("confine", "How tier workspace confines commands: auto (with what the host has), require (or refuse to start), "+
 			"off.", said(choice(ConfineAuto, ConfineRequire, ConfineOff)),
 			func(d *Document, v Said[Confine]) { d.Confine = &v }),
+		key("container", "Tier container.", containerShape(), func(d *Document, v Document) { d.Runtime = v.Runtime }),
 		key("strong", "Refuse to start if the host cannot enforce the whole policy.", said(truth()),
 			func(d *Document, v Said[bool]) { d.Strong = &v }),
 		key("files", "Which files of the host are visible and writable.", filesShape(dir), func(d *Document, v Document) {

@@ -14,6 +14,7 @@ func join(a, b Document) Document {
 		Tier:       pick(a.Tier, b.Tier, func(x, y Tier) bool { return x.rank() > y.rank() }),
 		Strong:     pick(a.Strong, b.Strong, func(x, _ bool) bool { return x }),
 		Confine:    pick(a.Confine, b.Confine, stricterConfine),
+		Runtime:    pick(a.Runtime, b.Runtime, func(x, y string) bool { return x < y }), // neither is stricter
 		Hide:       add(a.Hide, b.Hide),
 		Show:       add(a.Show, b.Show),
 		ReadOnly:   add(a.ReadOnly, b.ReadOnly),

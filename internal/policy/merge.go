@@ -32,6 +32,7 @@ type Policy struct {
 	Tier       Said[Tier]
 	Strong     Said[bool]
 	Confine    Said[Confine] // how tier workspace confines commands
+	Runtime    Said[string]  // OCI runtime of tier container; "" is DefaultRuntime
 	Hide       []Said[Path]
 	ReadOnly   []Said[Path] // wins over Writable
 	Writable   []Said[Path] // nil leaves the base as it is; otherwise only these are writable
@@ -77,6 +78,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 		Tier:       Said[Tier]{defaultTier, builtInOrigin("")},
 		Strong:     Said[bool]{false, builtInOrigin("")},
 		Confine:    Said[Confine]{ConfineAuto, builtInOrigin("")},
+		Runtime:    Said[string]{"", builtInOrigin("")},
 		OnTouch:    Said[Touch]{TouchRecord, builtInOrigin("")},
 		MemoryFork: Said[MemoryFork]{MemoryAllow, builtInOrigin("")},
 		Network:    Network{Mode: NetOff},
@@ -97,6 +99,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 	}
 	m.confinement(said)
 	m.lock(said)
+	m.runtime(said)
 	m.files(said)
 	m.history(said)
 	m.network(said)
@@ -142,6 +145,9 @@ const ownerHint = "if intended, put it in your own file or use a flag; a project
 
 // fromProject refuses settings that a project's file cannot have, because a user of the sandbox may have written it.
 func (m *merger) fromProject(d Document) {
+	if d.Runtime != nil {
+		m.wrong(d.Runtime.At, ownerHint, "a project's file cannot choose a program of the host: %s", d.Runtime.Value)
+	}
 	for _, s := range d.Show {
 		m.wrong(s.At, ownerHint, "a project's file cannot show %s", s.Value)
 	}
@@ -268,7 +274,7 @@ func (m *merger) limits(said [3]Document) {
 func (m *merger) together() {
 	p := &m.p
 	defer func() {
-		if at := p.Evidence.Programs; at.Value == ProgramsNone && p.Tier.Value == Supervised {
+		if at := p.Evidence.Programs; at.Value == ProgramsNone && (p.Tier.Value == Supervised || p.Tier.Value == Container) {
 			m.wrong(at.At, "use programs: summary, or tier: process", "tier %s records programs, but %s disables it",
 				p.Tier.Value, at.At)
 		}

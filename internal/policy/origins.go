@@ -23,6 +23,9 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 	if p.Confine.Value != ConfineAuto {
 		fn("confine", &p.Confine.At)
 	}
+	if p.Runtime.Value != "" {
+		fn("container.runtime", &p.Runtime.At)
+	}
 	fn("network", &p.NetAt)
 	paths := func(key string, list []Said[Path]) {
 		for i := range list {

@@ -15,6 +15,9 @@ func (d Document) MarshalJSON() ([]byte, error) {
 	out := map[string]any{"version": FileVersion}
 	put(out, "tier", d.Tier)
 	put(out, "confine", d.Confine)
+	if d.Runtime != nil {
+		out["container"] = map[string]any{"runtime": d.Runtime.Value}
+	}
 	put(out, "strong", d.Strong)
 	files := map[string]any{}
 	putList(files, "hide", d.Hide)

@@ -19,7 +19,7 @@ func (p Policy) Unenforced() Problems {
 		out = append(out,
 			Problem{File: at.Source, Line: at.Line, Message: key + " is not enforced yet: " + value, Hint: unenforcedHint})
 	}
-	if p.Tier.Value.rank() > GVisor.rank() {
+	if p.Tier.Value == MicroVM {
 		say(p.Tier.At, "tier", string(p.Tier.Value))
 	}
 	decoys := map[Path]bool{}

@@ -50,6 +50,11 @@ func Serve(link *initlink.Link) error {
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
 	}
+	return serveAs(link, m, nil)
+}
+
+// serveAs is Serve with a plan that has arrived. already are protections that are weaker than planned.
+func serveAs(link *initlink.Link, m initlink.Message, already []plan.Item) error {
 	var g plan.Guest
 	if err := m.Decode(&g); err != nil {
 		return err
@@ -59,6 +64,7 @@ func Serve(link *initlink.Link) error {
 		orphans: make(chan int), reaped: make(chan struct{}), born: make(chan struct{}, 1),
 	}
 	weak, err := d.setUp(m)
+	weak = append(already, weak...)
 	d.guest.Java = nil // already mounted; would be part of every memory image
 	if err != nil {
 		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
@@ -83,6 +89,8 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	switch g.Tier {
 	case plan.TierGvisor:
 		err = d.setUpGvisor(g)
+	case plan.TierContainer:
+		err = d.setUpContained(g, m.FDs)
 	case plan.TierWorkspace:
 		err = d.setUpWorkspace(g, m.FDs)
 	default:
@@ -180,7 +188,7 @@ func (d *daemon) setUpRoot(g plan.Guest, fds []int) (weak []plan.Item, err error
 			return nil, err
 		}
 	}
-	if weak, err = makeRoot(g, trees); err != nil {
+	if weak, err = MakeRoot(g, trees); err != nil {
 		return nil, err
 	}
 	bearSignals()

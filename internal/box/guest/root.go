@@ -17,7 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// makeRoot makes the first of trees, a detached mount of the sandbox's files, the root. On it, it mounts the kernel's
+// MakeRoot makes the first of trees, a detached mount of the sandbox's files, the root. On it, it mounts the kernel's
 // file systems, then the next g.Shared trees and, with g.Client and g.Self, the trees after them. It returns the
 // protections that are weaker than planned.
 //
@@ -27,7 +27,7 @@ import (
 // No path of the sandbox is used while the host's root is attached: pivot_root(2) with two dots leaves the host's root
 // on top of "/", where ".." leads into it, even with openat2's RESOLVE_IN_ROOT. So the required parts of the host are
 // cloned first.
-func makeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
+func MakeRoot(g plan.Guest, trees []int) ([]plan.Item, error) {
 	defer func() {
 		for _, fd := range trees {
 			unix.Close(fd)

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
-	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/relay"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
@@ -49,7 +48,7 @@ func run() error {
 	}
 	c := &conductor{link: link}
 	if err := fault.OfHost(c.start(m)); err != nil {
-		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: wireError(err)}))
+		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
 	}
 	defer time.AfterFunc(settled, func() { debug.SetGCPercent(50) }).Stop()
 	return c.relay.Run()
@@ -193,31 +192,8 @@ func (c *conductor) makeKernel(g plan.Guest) (in io.Writer, out io.Reader, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	go logInside(pipes[2][0]) // until the sandbox ends
+	go initlink.CopyLog(pipes[2][0], os.Stderr) // until the sandbox ends
 	return pipes[0][1], pipes[1][0], nil
-}
-
-// maxLog bounds how much of the standard error of PID 1 inside is logged, in bytes.
-const maxLog = 64 << 10
-
-// logInside copies the standard error of PID 1 inside to the keeper's log, as far as it is printable.
-func logInside(r *os.File) {
-	defer r.Close()
-	buf := make([]byte, 4<<10)
-	for left := maxLog; ; {
-		n, err := r.Read(buf)
-		for i, b := range buf[:n] {
-			if b < ' ' && b != '\n' || b >= 0x7f {
-				buf[i] = '?'
-			}
-		}
-		n = min(n, left)
-		left -= n
-		_, _ = os.Stderr.Write(buf[:n])
-		if err != nil {
-			return
-		}
-	}
 }
 
 // toSandbox intercepts the keeper's messages to the sandbox. While the sandbox is frozen, the conductor answers in its
@@ -226,7 +202,7 @@ func (c *conductor) toSandbox(m initlink.Message) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m.Kind == initlink.MsgSave {
-		return true, c.link.Send(initlink.MsgSaved, initlink.Saved{Err: wireError(c.save(m))})
+		return true, c.link.Send(initlink.MsgSaved, initlink.Saved{Err: initlink.WireError(c.save(m))})
 	}
 	if m.Kind == initlink.MsgSpawn {
 		c.programs.asks(m)
@@ -237,7 +213,7 @@ func (c *conductor) toSandbox(m initlink.Message) (taken bool, err error) {
 	switch m.Kind {
 	case initlink.MsgFreeze:
 		err := fault.New(fault.Conflict, "the sandbox is already frozen")
-		return true, c.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: wireError(err)})
+		return true, c.link.Send(initlink.MsgFrozen, initlink.Frozen{Err: initlink.WireError(err)})
 	case initlink.MsgThaw:
 		if c.paused {
 			if err := c.kernel.unpause(); err != nil {
@@ -326,11 +302,4 @@ func (c *conductor) save(m initlink.Message) error {
 		c.paused = true
 	}
 	return c.kernel.save(files)
-}
-
-func wireError(err error) *wire.Error {
-	if err == nil {
-		return nil
-	}
-	return &wire.Error{Kind: string(fault.KindOf(err)), Message: err.Error(), Hint: fault.HintOf(err)}
 }

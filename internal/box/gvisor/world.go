@@ -39,27 +39,11 @@ func makeWorld(g plan.Guest, trees []int) error {
 	}()
 	host, err := mounts.TakeHost(worldDevices, false)
 	if err != nil {
-		if errors.Is(err, unix.EPERM) {
-			return fault.New(fault.Unsupported,
-				"cannot use tier gvisor: parts of /proc are masked here, as in a container").Because(err).
-				WithHint("start coppice in a container whose /proc is not masked (docker run --security-opt " +
-					"systempaths=unconfined), or use --tier supervised")
-		}
-		return err
+		return mounts.MaskedFault(err, plan.TierGvisor)
 	}
 	defer host.Close()
-	if err := mounts.LeaveHost(func() error {
-		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
-			return fault.Wrap(err, "create the conductor's root")
-		}
-		return fault.Wrap(unix.Chdir("/dev"), "enter the conductor's root")
-	}); err != nil {
+	if err := mounts.NewRoot("/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState); err != nil {
 		return err
-	}
-	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return fault.Wrap(err, "make %s", dir)
-		}
 	}
 	return fillWorld(g, host, trees)
 }
@@ -81,11 +65,11 @@ func fillWorld(g plan.Guest, host *mounts.Host, trees []int) error {
 	if err := mounts.AttachDevices(dev, host); err != nil {
 		return err
 	}
-	if err := putBinary(worldBinary, trees[0]); err != nil {
+	if err := mounts.PutProgram(worldBinary, trees[0]); err != nil {
 		return err
 	}
 	if g.Client {
-		if err := putBinary(worldClient, trees[2+g.Shared]); err != nil {
+		if err := mounts.PutProgram(worldClient, trees[2+g.Shared]); err != nil {
 			return err
 		}
 	}
@@ -139,33 +123,6 @@ func mountBox(g plan.Guest, root, box int) error {
 	for _, at := range covered {
 		if err := mounts.HideDir(view, at[1:]); err != nil {
 			return fault.Wrap(err, "hide %s", at)
-		}
-	}
-	return nil
-}
-
-// putBinary makes a program a file of the conductor's root, at a path.
-func putBinary(at string, fd int) error {
-	f, err := os.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
-	if err != nil {
-		return fault.Wrap(err, "make %s", at)
-	}
-	defer f.Close()
-	err = unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, unix.EINVAL) {
-		return fault.Wrap(err, "attach %s", at)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fault.Wrap(err, "read the program for %s", at)
-	}
-	for off := int64(0); off < st.Size; {
-		n, err := unix.Sendfile(int(f.Fd()), fd, &off, int(min(st.Size-off, 1<<30)))
-		if err != nil || n == 0 {
-			return fault.Wrap(errors.Join(err, unix.EIO), "copy the program for %s", at)
 		}
 	}
 	return nil

@@ -152,8 +152,11 @@ func (k *keeper) giveRoot(conn *net.UnixConn) error {
 // is the only process, it need not freeze the group.
 func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
 	pids, err := k.group.PIDs()
-	if err != nil || len(pids) <= 1 {
+	if err != nil {
 		return err
+	}
+	if pids = k.withoutInit(pids); len(pids) == 0 {
+		return nil
 	}
 	k.iced.Store(true)
 	if err := k.group.Freeze(); err != nil { // Freeze has thawed the group again
@@ -165,7 +168,16 @@ func (k *keeper) freezeGroup(r *protocol.FrozenReply) error {
 		k.iced.Store(false)
 		return err
 	}
-	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == k.init.Pid })
+	pids = k.withoutInit(pids)
 	r.Procs, r.Written = len(pids), procs.WrittenBy(pids, rootspec.Reserved, false)
 	return nil
+}
+
+// withoutInit returns pids without init and, in tier container, without the conductor, which is its parent.
+func (k *keeper) withoutInit(pids []int) []int {
+	own := []int{k.init.Pid}
+	if k.config.Conducted() {
+		own = append(own, children(k.init.Pid)...)
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(own, pid) })
 }

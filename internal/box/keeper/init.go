@@ -70,8 +70,11 @@ func (k *keeper) startInit(facts plan.Facts) error {
 		if c.Net != plan.NetHost {
 			sys.Cloneflags |= syscall.CLONE_NEWNET
 		}
-		if c.Tier == plan.TierGvisor {
+		switch c.Tier {
+		case plan.TierGvisor:
 			argv0, env = initlink.ConductorArgv0, conductorEnv
+		case plan.TierContainer:
+			argv0 = initlink.ContainerArgv0
 		}
 	} else if !c.Caller.Root && !c.Caller.Unmapped {
 		// Commands have the user's own ids, and none of the keeper's capabilities over the user's files.

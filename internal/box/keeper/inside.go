@@ -69,7 +69,7 @@ func (k *keeper) openInside() (int, error) {
 		return -1, fault.New(fault.Internal, "the monitor has no process of init")
 	}
 	root := "root"
-	if k.config.Tier == plan.TierGvisor { // the conductor's own root, which contains only Coppice's files
+	if k.config.Conducted() { // the conductor's own root, which contains only Coppice's files
 		root += initlink.WorldView
 	}
 	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // pulse is the accumulated run time of the processes of a box. If none of them has run longer and no command was
@@ -65,10 +64,11 @@ func ranFor(pid int) (int64, bool) {
 	return ts.Nano(), err == nil
 }
 
-// commandsOf returns the processes that run the content of the box: those below init or, in tier gvisor, those below
-// gVisor's own processes, which are never idle.
+// commandsOf returns the processes that run the content of the box: those below init. Below a
+// conductor, these are those below its own children: the init of a container, or gVisor's processes, which are never
+// idle.
 func (k *keeper) commandsOf(most int) (pids []int) {
-	if k.config.Tier != plan.TierGvisor {
+	if !k.config.Conducted() {
 		return below(k.init.Pid, most)
 	}
 	for _, own := range children(k.init.Pid) {

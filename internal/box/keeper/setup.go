@@ -104,6 +104,11 @@ func (b *building) openInputs() error {
 		b.closeFD(fd)
 		b.fds = append(b.fds, fd)
 	}
+	if b.config.Tier == plan.TierContainer {
+		if err := b.openContainer(); err != nil {
+			return err
+		}
+	}
 	if b.guest.Tell {
 		fd, err := k.watchRefused()
 		if err != nil {

@@ -69,6 +69,9 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	r.Items = features
 	r.Items = append(r.Items, drivers(&r, home)...)
 	judged := tiers(&r, host)
+	if len(o.Runtimes) > 0 {
+		judged = append([]Item{container(all, judged, o.Runtimes)}, judged...)
+	}
 	if o.GVisor != nil {
 		judged = append([]Item{gvisor(all, judged, o.GVisor, host)}, judged...)
 	}
@@ -169,17 +172,54 @@ func (it *Item) need(r *Report, features ...string) bool {
 func gvisor(ctx context.Context, judged []Item, try func(context.Context) error, h host) Item {
 	it := Item{Group: Tiers, Name: TierGVisor, State: OK, Tried: "started a sandbox of it",
 		Detail: "a separate kernel for the sandbox, in user space"}
-	for _, other := range judged {
-		if other.Name == TierProcess && (other.State == Missing || other.State == Unknown) {
-			it.State, it.Detail, it.Errno, it.Remedy = other.State, other.Detail, other.Errno, other.Remedy
-			return it
-		}
+	if it.lacksAs(judged, TierProcess) {
+		return it
 	}
 	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
 	defer cancel()
 	if err := try(ctx); err != nil {
 		it.State, it.Detail, it.Errno, it.Remedy = answerOf(err), oneLine(err), errnoName(err), h.kernelRemedy(err)
 	}
+	return it
+}
+
+// lacksAs reports whether a tier that the item's tier needs is not there, which is then also the item's result.
+func (it *Item) lacksAs(judged []Item, tier string) bool {
+	for _, other := range judged {
+		if other.Name == tier && (other.State == Missing || other.State == Unknown) {
+			it.State, it.Detail, it.Errno, it.Remedy = other.State, other.Detail, other.Errno, other.Remedy
+			return true
+		}
+	}
+	return false
+}
+
+// container probes tier container by starting a sandbox with each runtime, if the host has the features that the tier
+// needs. The tier works if one of them does; the detail says what each does.
+func container(ctx context.Context, judged []Item, list []Runtime) Item {
+	it := Item{Group: Tiers, Name: TierContainer, State: Missing, Tried: "started a sandbox of it with each OCI runtime"}
+	if it.lacksAs(judged, TierSupervised) {
+		return it
+	}
+	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
+	defer cancel()
+	var works, fails []string
+	for _, r := range list {
+		err := r.Try(ctx)
+		if err == nil {
+			works = append(works, r.Name)
+			continue
+		}
+		if state := answerOf(err); len(fails) == 0 || state == Unknown {
+			it.State, it.Remedy = state, fault.HintOf(err)
+		}
+		fails = append(fails, oneLine(err))
+	}
+	if len(works) > 0 {
+		it.State, it.Remedy = OK, ""
+		fails = append([]string{"as supervised, in a container of " + strings.Join(works, " or ")}, fails...)
+	}
+	it.Detail = strings.Join(fails, "; ")
 	return it
 }
 

@@ -30,6 +30,7 @@ const (
 	TierProcess    = "process"
 	TierWorkspace  = "workspace"
 	TierSupervised = "supervised"
+	TierContainer  = "container"
 	TierGVisor     = "gvisor"
 
 	DriverOverlay = "overlay"
@@ -88,6 +89,14 @@ type Options struct {
 	// GVisor starts a sandbox of tier gvisor and stops it. Its error says why that failed, and the error's hint how to
 	// fix it. If nil, the tier is not probed.
 	GVisor func(context.Context) error
+	// Runtimes are the OCI runtimes with which tier container is probed. If empty, the tier is not probed.
+	Runtimes []Runtime
+}
+
+// Runtime is an OCI runtime to be tried.
+type Runtime struct {
+	Name string
+	Try  func(context.Context) error // starts a sandbox of it and stops it, as Options.GVisor
 }
 
 // Item returns the item with that name, and false if it was not probed.

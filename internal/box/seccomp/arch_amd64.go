@@ -52,3 +52,10 @@ var stubRules = []Rule{{
 var reportedArch = map[uint32]string{
 	unix.SYS_IOPL: "iopl", unix.SYS_IOPERM: "ioperm", unix.SYS_MODIFY_LDT: "modify_ldt",
 }
+
+// quietArch maps the other calls of hardeningArch to their names.
+var quietArch = map[uint32]string{
+	unix.SYS_USELIB: "uselib", unix.SYS__SYSCTL: "_sysctl", unix.SYS_SYSFS: "sysfs",
+	unix.SYS_CREATE_MODULE: "create_module", unix.SYS_GET_KERNEL_SYMS: "get_kernel_syms",
+	unix.SYS_QUERY_MODULE: "query_module", unix.SYS_URETPROBE: "uretprobe", unix.SYS_UPROBE: "uprobe",
+}

@@ -21,3 +21,6 @@ var reportedArch map[uint32]string
 
 // stubRules are the rules of Stubs.
 var stubRules []Rule
+
+// quietArch maps the other calls of hardeningArch to their names.
+var quietArch = map[uint32]string{}

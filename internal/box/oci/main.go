@@ -1,0 +1,122 @@
+//go:build linux && (amd64 || arm64)
+
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
+)
+
+// Main runs the conductor of a container and returns the exit code of the process. When the process exits, the kernel
+// kills everything that runs in the sandbox.
+func Main() int {
+	_ = os.WriteFile("/proc/self/comm", []byte(initlink.ContainerArgv0), 0) // for ps
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-container:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	if err := unix.CloseRange(initlink.FD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("mark descriptors: %w", err)
+	}
+	link := initlink.NewLink(initlink.FD)
+	m, err := link.Recv()
+	if err != nil {
+		return fmt.Errorf("wait for the plan: %w", err)
+	}
+	if err := start(m); err != nil {
+		return errors.Join(err, link.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
+	}
+	link.Close() // from here on only init has the end
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fault.Wrap(err, "make the conductor non-dumpable")
+	}
+	return reap()
+}
+
+// start makes the sandbox's root and starts its init in a container. The init is connected to the keeper by the link of
+// this process.
+func start(m initlink.Message) error {
+	var g plan.Guest
+	if err := m.Decode(&g); err != nil {
+		return err
+	}
+	if g.Version != plan.Version {
+		return fault.New(fault.Version, "unsupported plan version %[2]d: must be %[1]d", plan.Version, g.Version).
+			WithHint("coppice was replaced while the daemon ran; restart the daemon: coppice serve")
+	}
+	s, err := take(g, m.FDs)
+	if err != nil {
+		return err
+	}
+	weak, err := makeWorld(g, s.trees, s.init, s.runtime)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stat(path.Join(initlink.WorldView, "dev/mqueue"))
+	queues := err == nil
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fault.Wrap(err, "create the setup link")
+	}
+	setup, theirs := initlink.NewLink(pair[0]), os.NewFile(uintptr(pair[1]), "setup")
+	defer setup.Close()
+	defer theirs.Close() // returns ErrClosed where the start has closed it
+	if err := setup.Send(initlink.MsgSetup, g, s.tally...); err != nil {
+		return fault.Wrap(err, "send init its plan")
+	}
+	if err := errors.Join(closeAll(s.tally), setup.Send(initlink.MsgReady, initlink.Ready{Weak: weak})); err != nil {
+		return fault.Wrap(err, "send init its plan")
+	}
+	began := make(chan error, 1)
+	go func() { // ends when init answers, or when its end is closed
+		_, err := setup.Recv()
+		began <- err
+	}()
+	link, err := unix.FcntlInt(initlink.FD, unix.F_DUPFD_CLOEXEC, initlink.FD)
+	if err != nil {
+		return fault.Wrap(err, "pass the link to init")
+	}
+	keeper := os.NewFile(uintptr(link), "link")
+	defer keeper.Close()
+	c := container{name: g.Runtime, program: path.Join(worldRuntime, g.Runtime), state: worldState,
+		patience: runtimePatience, log: os.Stderr}
+	return c.start(context.Background(), specOf(g, queues), keeper, theirs, began)
+}
+
+// setup is the plan's descriptors.
+type setup struct {
+	trees         []int // for guest.MakeRoot
+	init, runtime int   // programs
+	tally         []int // tally of refused system calls, or none
+}
+
+// take assigns the descriptors of a Setup.
+func take(g plan.Guest, fds []int) (s setup, err error) {
+	trees := 1 + g.Shared
+	for _, more := range []bool{g.Client, g.Self} {
+		if more {
+			trees++
+		}
+	}
+	want := trees + 2
+	if g.Tell {
+		want++
+	}
+	if len(fds) != want {
+		return s, fault.New(fault.Internal, "the plan came with %d descriptors, expected %d", len(fds), want)
+	}
+	return setup{trees: fds[:trees], init: fds[trees], runtime: fds[trees+1], tally: fds[trees+2:]}, nil
+}

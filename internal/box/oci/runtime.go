@@ -1,0 +1,154 @@
+//go:build linux && (amd64 || arm64)
+
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// containerID is the same in every conductor: each has its own state. runc derives the name of a control group from it,
+// which must not exist.
+const containerID = "coppice-container"
+
+// runtimePatience bounds how long a runtime may take to start a container, less than a start may take in all.
+const runtimePatience = limit.StartSeconds * time.Second / 2
+
+// container is one container that a runtime starts.
+type container struct {
+	name     string // of the runtime
+	program  string // its path
+	state    string // a directory for it and the bundle
+	patience time.Duration
+	log      *os.File // the keeper's
+}
+
+// start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited and
+// began has reported that PID 1 runs. began receives nil for that, or an error if no process has PID 1's end of the
+// setup link.
+func (c container) start(ctx context.Context, spec *specs.Spec, link, setup *os.File, began <-chan error) error {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return fault.Wrap(err, "describe the container")
+	}
+	if err := os.WriteFile(path.Join(c.state, "config.json"), b, 0o600); err != nil {
+		return fault.Wrap(err, "describe the container")
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fault.Wrap(err, "start the OCI runtime")
+	}
+	said := &tail{}
+	go initlink.CopyLog(r, said.and(c.log)) // until the sandbox ends
+	cmd := exec.CommandContext(ctx, c.program, c.args()...)
+	cmd.Dir = c.state
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + c.state, "XDG_RUNTIME_DIR=" + c.state}
+	cmd.Stdout, cmd.Stderr = w, w
+	cmd.ExtraFiles = []*os.File{link, setup}
+	err = cmd.Run()
+	w.Close()
+	setup.Close() // began ends if no other process has it
+	if ctx.Err() != nil {
+		return fault.New(fault.Timeout, "the OCI runtime %s has not started the container within %s%s", c.name, c.patience,
+			said.quote()).WithHint("%s", chooseHint)
+	}
+	if err != nil {
+		return fault.New(fault.Unsupported, "the OCI runtime %s cannot start a container here: %v%s", c.name, err,
+			said.quote()).WithHint("%s", chooseHint)
+	}
+	select {
+	case err = <-began:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fault.New(fault.Unsupported, "the OCI runtime %s has exited without an error, but PID 1 of the container "+
+			"does not run%s", c.name, said.quote()).WithHint("%s", chooseHint)
+	}
+	return nil
+}
+
+// chooseHint is the hint for a runtime that does not work.
+const chooseHint = "choose another with --runtime, use --tier supervised, or see what this host supports: " +
+	"coppice system probe"
+
+// args returns the arguments of the runtime.
+func (c container) args() []string {
+	args := []string{"--root", path.Join(c.state, "runtime")}
+	switch c.name { // the keeper's group contains everything
+	case "runc":
+		args = append(args, "--rootless", "true") // it needs no control group then
+	case "crun", "krun":
+		args = append(args, "--cgroup-manager", "disabled")
+	}
+	return append(args, "run", "--bundle", c.state, "--detach", "--preserve-fds", "2", containerID)
+}
+
+// reap waits until the processes below this one, the container, are gone.
+func reap() error {
+	for {
+		_, err := unix.Wait4(-1, nil, 0, nil)
+		switch {
+		case errors.Is(err, unix.ECHILD):
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return fault.Wrap(err, "wait for the container")
+		}
+	}
+}
+
+// maxSaid bounds how much of the output of a runtime an error quotes, in bytes.
+const maxSaid = 512
+
+// tail keeps the end of what a runtime has written.
+type tail struct {
+	mu   sync.Mutex
+	text string
+	log  *os.File
+}
+
+// and makes t also write to a log.
+func (t *tail) and(log *os.File) *tail {
+	t.log = log
+	return t
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	t.text += string(p)
+	t.text = t.text[max(0, len(t.text)-maxSaid):]
+	t.mu.Unlock()
+	return t.log.Write(p)
+}
+
+// quote returns the text for an error, on one line.
+func (t *tail) quote() string {
+	time.Sleep(saidPatience)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := strings.Join(strings.Fields(t.text), " ")
+	if text == "" {
+		return ""
+	}
+	return ": it says: " + text
+}
+
+// saidPatience is how long quote waits for output that was just written.
+const saidPatience = 50 * time.Millisecond
