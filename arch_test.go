@@ -24,7 +24,7 @@ const module = "github.com/coppice-dev/coppice"
 var packages = map[string][]string{
 	"cmd/coppice": {"internal/cli"},
 	"cmd/coppice-init": {
-		"internal/box/guest", "internal/box/initlink", "internal/box/keeper", "internal/box/probe",
+		"internal/box/guest", "internal/box/initlink", "internal/box/keeper", "internal/box/oci", "internal/box/probe",
 		"internal/box/protocol", "internal/box/relay", "internal/plan",
 	},
 	"cmd/coppice-gate":   {"internal/gate/process"},
@@ -125,6 +125,10 @@ var packages = map[string][]string{
 		"internal/box/guest", "internal/box/initlink", "internal/thread", "internal/unixsock",
 	},
 
+	"internal/box/oci": {
+		"internal/box/guest", "internal/box/initlink", "internal/box/mounts", "internal/box/seccomp",
+		"internal/fault", "internal/limit", "internal/plan",
+	},
 	"internal/box/gvisor": {
 		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
 		"internal/box/procs", "internal/box/refusals", "internal/box/relay", "internal/box/seccomp",

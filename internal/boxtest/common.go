@@ -99,7 +99,7 @@ var common = []check{
 	}},
 	{"a process that reads the output of its command delays no exit", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t, func(c *plan.Config) {
-			if tier.Name != plan.TierWorkspace && tier.Name != plan.TierContainer {
+			if tier.Name != plan.TierWorkspace {
 				c.User = plan.UserMe
 			}
 		})
@@ -138,9 +138,6 @@ os._exit(7)`}})
 		users := []string{""}
 		if tier.Name != plan.TierWorkspace {
 			users = []string{plan.UserRoot, plan.UserMe}
-		}
-		if tier.Name == plan.TierContainer { // see onlyRoot
-			users = []string{plan.UserRoot}
 		}
 		for _, user := range users {
 			reopenStreams(t, tier.Start(t, func(c *plan.Config) { c.User = user }))

@@ -104,11 +104,11 @@ func Identity(c Config, f Facts) (u User, err error) {
 }
 
 // containerRoot returns the user in tier container where only one id is mapped and u would not be root: OCI runtimes
-// start no container without id 0. Where the user was not chosen, commands are root, with the home of u.
+// start no container without id 0. In place of the daemon's user, commands are root, with that user's home.
 func containerRoot(c Config, u User) (User, error) {
-	if c.User != "" {
+	if c.User != "" && c.User != UserMe {
 		return u, fault.New(fault.Unsupported, "tier container has only user root, as the daemon is not real root: "+
-			"not %s (%d)", u.Name, u.UID).WithHint("omit --user, or use --tier supervised")
+			"not %s (%d)", u.Name, u.UID).WithHint("use --user me or root, or --tier supervised")
 	}
 	u.Name, u.UID, u.GID = "root", 0, 0
 	return u, nil

@@ -123,7 +123,7 @@ func TestUnenforced(t *testing.T) {
 		"strong: true\nlimits: {memory: 1GiB, cpus: 1.5, pids: 5, disk: 1GiB, time: 30m, output: 1MiB, files: 10}\nenv: " +
 			"{A: b}\nfiles: {show: [~/.ssh]}": "",
 
-		"tier: container":                       "/w/flags.yaml:2: tier",
+		"tier: container\ncontainer: {runtime: crun}": "",
 		"tier: microvm":                         "/w/flags.yaml:2: tier",
 		"files: {hide: [/proc/x]}":              "/w/flags.yaml:2: files.hide",
 		"files: {hide: [/]}":                    "/w/flags.yaml:2: files.hide",

@@ -21,7 +21,7 @@ var runtimes = regexp.MustCompile(runtimeForm)
 
 // ParseRuntime checks the name or the absolute path of an OCI runtime.
 func ParseRuntime(s string) (string, error) {
-	if !runtimes.MatchString(s) || len(s) > 4096 || s[0] == '/' && path.Clean(s) != s {
+	if !runtimes.MatchString(s) || len(s) > 4096 || s[0] == '/' && (path.Clean(s) != s || s == "/") {
 		return "", fault.New(fault.Invalid, "invalid OCI runtime %q", s).
 			WithHint("use a name, such as runc or crun, or an absolute path")
 	}

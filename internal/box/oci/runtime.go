@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
@@ -40,8 +39,8 @@ type container struct {
 // start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited and
 // began has reported that PID 1 runs. began receives nil for that, or an error if no process has PID 1's end of the
 // setup link.
-func (c container) start(ctx context.Context, spec *specs.Spec, link, setup *os.File, began <-chan error) error {
-	b, err := json.Marshal(spec)
+func (c container) start(ctx context.Context, s spec, link, setup *os.File, began <-chan error) error {
+	b, err := json.Marshal(s)
 	if err != nil {
 		return fault.Wrap(err, "describe the container")
 	}

@@ -5,10 +5,6 @@ package oci
 import (
 	"runtime"
 	"slices"
-	"strings"
-
-	"github.com/moby/sys/capability"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
@@ -16,76 +12,77 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// initCaps are the capabilities of PID 1 in addition to those of root's commands. Commands get none of them.
-var initCaps = []uint{
-	2,  // DAC_READ_SEARCH: finds programs and files of all users for records
-	19, // SYS_PTRACE: reads the arguments of calls of processes of all users
-	21, // SYS_ADMIN: renames directories of lower layers (attributes of overlayfs)
-	24, // SYS_RESOURCE: keeps its own limits
+// capability is a capability of PID 1 in the container.
+type capability struct {
+	number uint
+	name   string
+}
+
+// initCaps are the capabilities of PID 1: those of root's commands, and four that it drops before it starts commands.
+var initCaps = []capability{
+	{0, "CAP_CHOWN"}, {1, "CAP_DAC_OVERRIDE"}, {3, "CAP_FOWNER"}, {4, "CAP_FSETID"}, {5, "CAP_KILL"}, {6, "CAP_SETGID"},
+	{7, "CAP_SETUID"}, {8, "CAP_SETPCAP"}, {10, "CAP_NET_BIND_SERVICE"}, {18, "CAP_SYS_CHROOT"}, {27, "CAP_MKNOD"},
+	{29, "CAP_AUDIT_WRITE"}, {31, "CAP_SETFCAP"},
+	{2, "CAP_DAC_READ_SEARCH"}, // finds programs and files of all users for records
+	{19, "CAP_SYS_PTRACE"},     // reads the arguments of calls of processes of all users
+	{21, "CAP_SYS_ADMIN"},      // moves directories of lower layers (attributes of overlayfs)
+	{24, "CAP_SYS_RESOURCE"},   // keeps its own limits
 }
 
 // specOf describes the container. The root at initlink.WorldView has all mounts already, except for those that belong
 // to the new namespaces; queues says that the kernel has POSIX message queues.
-func specOf(g plan.Guest, queues bool) *specs.Spec {
-	caps := capabilities()
+func specOf(g plan.Guest, queues bool) spec {
+	var caps []string
+	for _, c := range initCaps {
+		caps = append(caps, c.name)
+	}
+	slices.Sort(caps)
 	plain := []string{"nosuid", "noexec", "nodev"}
 	// A bind mount of /dev on itself keeps the runtime from making devices in it.
-	mounts := []specs.Mount{
+	mounts := []mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: plain},
 		{Destination: "/dev", Type: "bind", Source: initlink.WorldView + "/dev", Options: []string{"rbind"}},
 	}
 	if queues {
-		mounts = append(mounts, specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: plain})
+		mounts = append(mounts, mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: plain})
 	}
 	masked, readOnly := guest.ProcLimits()
-	linux := &specs.Linux{
-		Namespaces: []specs.LinuxNamespace{
-			{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
-		},
-		MaskedPaths: masked, ReadonlyPaths: readOnly, Seccomp: profile(g),
-	}
-	return &specs.Spec{
+	return spec{
 		Version: "1.0.2", // of the oldest runtimes in use; nothing newer is needed
-		Root:    &specs.Root{Path: initlink.WorldView},
-		Process: &specs.Process{
+		Root:    root{Path: initlink.WorldView},
+		Process: process{
 			Args: []string{plan.ContainedPath}, Cwd: "/", Env: []string{}, NoNewPrivileges: true,
-			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps,
-				Ambient: caps},
+			Capabilities: capabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps},
 		},
 		Hostname: g.Hostname,
 		Mounts:   mounts,
-		Linux:    linux,
+		Linux: linux{
+			Namespaces:  []namespace{{"pid"}, {"ipc"}, {"uts"}, {"mount"}},
+			MaskedPaths: masked, ReadonlyPaths: readOnly, Seccomp: profileOf(g),
+		},
 	}
 }
 
-// capabilities returns the names of the capabilities of PID 1.
-func capabilities() (names []string) {
-	all := slices.Concat(plan.RootCaps, initCaps)
-	slices.Sort(all)
-	for _, c := range all {
-		names = append(names, "CAP_"+strings.ToUpper(capability.Cap(c).String()))
+// profileOf is seccomp.Profile for the runtime. Calls of other architectures kill.
+func profileOf(g plan.Guest) profile {
+	// With x32, whose calls libseccomp would otherwise answer by killing one thread. The filter of commands refuses them
+	// with an error.
+	archs := []string{"SCMP_ARCH_X86_64", "SCMP_ARCH_X32"}
+	if runtime.GOARCH == "arm64" {
+		archs = []string{"SCMP_ARCH_AARCH64"}
 	}
-	return names
-}
-
-// profile is seccomp.Profile for the runtime. Calls of other architectures kill the process.
-func profile(g plan.Guest) *specs.LinuxSeccomp {
-	p := &specs.LinuxSeccomp{DefaultAction: specs.ActAllow,
-		Architectures: []specs.Arch{map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}[runtime.GOARCH]}}
+	p := profile{DefaultAction: "SCMP_ACT_ALLOW", Architectures: archs}
 	for _, r := range seccomp.Profile(seccomp.Options{Netlink: g.Netlink, Report: g.Tell}) {
-		errno := uint(r.Errno)
-		rule := specs.LinuxSyscall{Names: []string{r.Name}, Action: specs.ActErrno, ErrnoRet: &errno}
+		rule := calls{Names: []string{r.Name}, Action: "SCMP_ACT_ERRNO", ErrnoRet: uint(r.Errno)}
 		if r.Bits == 0 {
 			p.Syscalls = append(p.Syscalls, rule)
 			continue
 		}
 		for bit := uint64(1); bit <= uint64(r.Bits); bit <<= 1 {
-			if uint64(r.Bits)&bit == 0 {
-				continue
+			if uint64(r.Bits)&bit != 0 {
+				rule.Args = []argument{{Index: uint(r.Arg), Value: bit, ValueTwo: bit, Op: "SCMP_CMP_MASKED_EQ"}}
+				p.Syscalls = append(p.Syscalls, rule)
 			}
-			one := rule
-			one.Args = []specs.LinuxSeccompArg{{Index: uint(r.Arg), Value: bit, ValueTwo: bit, Op: specs.OpMaskedEqual}}
-			p.Syscalls = append(p.Syscalls, one)
 		}
 	}
 	return p

@@ -244,6 +244,9 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 	if s.tier != "" {
 		c.Tier = s.tier
 	}
+	if s.tier == plan.TierContainer {
+		c.Runtime = runcAt
+	}
 	if s.tier == plan.TierGvisor {
 		c.Limits.Pids = escapeTasks
 		o.facts.Tasks = escapeTasks + plan.OwnTasks

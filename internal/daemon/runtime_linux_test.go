@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+func TestFindRuntime(t *testing.T) {
+	t.Parallel()
+	if _, err := findRuntime("no-such-runtime", "/usr/bin"); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+		t.Errorf("missing: %v", err)
+	}
+	if _, err := findRuntime("/no/such/runtime", ""); !fault.Is(err, fault.Unsupported) {
+		t.Errorf("missing: %v", err)
+	}
+	if got, err := findRuntime("env", "relative:/usr/bin"); err != nil || !filepath.IsAbs(got) {
+		t.Errorf("env: %q, %v", got, err)
+	}
+	if _, err := findRuntime("/usr", ""); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a directory: %v", err)
+	}
+	// A directory that others can write: they could replace the program.
+	dir := t.TempDir()
+	file := filepath.Join(dir, "runtime")
+	if err := os.WriteFile(file, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := findRuntime(file, ""); !fault.Is(err, fault.Denied) {
+		t.Errorf("in a directory of all users: %v", err)
+	}
+}
+
+func TestWritable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		uid  uint32
+		mode uint32
+		self int
+		ok   bool
+	}{
+		{0, unix.S_IFREG | 0o755, 0, true}, {0, unix.S_IFREG | 0o755, 1000, true}, {1000, unix.S_IFREG | 0o755, 1000, true},
+		{1001, unix.S_IFREG | 0o755, 1000, false}, {1001, unix.S_IFREG | 0o755, 0, false},
+		{unmapped, unix.S_IFREG | 0o755, 0, true}, // root's, in the user namespace of an ordinary user
+		{0, unix.S_IFREG | 0o775, 0, false}, {0, unix.S_IFREG | 0o757, 0, false},
+		{0, unix.S_IFDIR | 0o777, 0, false}, {0, unix.S_IFDIR | unix.S_ISVTX | 0o777, 0, true}, // as /tmp
+		{0, unix.S_IFREG | unix.S_ISVTX | 0o777, 0, false},
+	} {
+		if why := writable(unix.Stat_t{Uid: c.uid, Mode: c.mode}, c.self); (why == "") != c.ok {
+			t.Errorf("%+v: %q", c, why)
+		}
+	}
+}
