@@ -259,8 +259,8 @@ func (g *Gate) Stats() Stats {
 }
 
 // Close decides about the packets that the sandbox has sent so far, as far as that takes no longer than a second, so
-// that denials are reported. Then it cuts all connections, reports the remaining events, and returns when all goroutines
-// of the gate have ended. It may be called more than once.
+// that denials are reported. Then it cuts all connections, reports the remaining events, and returns when all
+// goroutines of the gate have ended. It may be called more than once.
 func (g *Gate) Close() (err error) {
 	g.closing.Do(func() {
 		g.readLast()

@@ -3,7 +3,6 @@
 package gate
 
 import (
-	"context"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -18,39 +17,33 @@ import (
 const readFor = time.Second
 
 // readLast decides about all packets that are in the link when it is called, and then reads no more. Denials are
-// decided by the goroutine that reads packets, and those of names by the servers of DNS, which Close waits for. Until it
-// returns, the dispatcher stays attached: without it, packets that were already read would be dropped.
+// decided by the goroutine that reads packets, and those of names by the servers of DNS, which Close waits for. The
+// dispatcher stays attached until that goroutine has ended: without it, packets that were already read would be
+// dropped.
 func (g *Gate) readLast() {
 	if g.link == nil || !g.link.IsAttached() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readFor)
-	defer cancel()
-	waitUntil(ctx, g.isRead) // a reader that is woken by a packet and to stop at the same time would not read
+	end := time.Now().Add(readFor)
+	waitUntil(end, g.isRead) // a reader that is woken by a packet and to stop at the same time would not read
 	if g.ethernet {
 		for _, fd := range g.eventfds { // fdbased waits for them: its reader ends when it has delivered what it read
 			_, _ = unix.Write(fd, binary.NativeEndian.AppendUint64(nil, 1)) // fails only if one is pending
 		}
 		select {
 		case <-g.unread:
-		case <-ctx.Done():
+		case <-time.After(time.Until(end)):
 		}
 	} else {
 		g.child.Attach(nil)
 	}
-	waitUntil(ctx, g.isAnswered)
+	waitUntil(end, g.isAnswered)
 }
 
-// waitUntil waits until done returns true or ctx ends.
-func waitUntil(ctx context.Context, done func() bool) {
-	again := time.NewTicker(time.Millisecond)
-	defer again.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		}
+// waitUntil waits until done returns true, at most until end.
+func waitUntil(end time.Time, done func() bool) {
+	for !done() && time.Now().Before(end) {
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -27,14 +27,14 @@ func (b *building) startGate(ctx context.Context) error {
 		return nil
 	}
 	b.undos[undoGate] = b.k.gate.close
-	_, err := b.k.startGate(ctx)
+	_, err := b.k.startGate(ctx.Done())
 	return err
 }
 
-// startGate starts the process of the gate, unless ctx ends before.
-func (k *keeper) startGate(ctx context.Context) (*control.Process, error) {
+// startGate starts the process of the gate, unless late is closed before.
+func (k *keeper) startGate(late <-chan struct{}) (*control.Process, error) {
 	c := k.config
-	return k.gate.start(ctx, func() (*control.Process, error) {
+	return k.gate.start(late, func() (*control.Process, error) {
 		return control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr)
 	})
 }

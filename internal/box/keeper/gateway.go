@@ -3,7 +3,6 @@
 package keeper
 
 import (
-	"context"
 	"sync"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -21,9 +20,10 @@ type gateway struct {
 
 func newGateway() *gateway { return &gateway{closing: make(chan struct{})} }
 
-// start starts the process, unless the box is being ended. It returns when ctx ends or close is called, although start
-// itself, which waits for the host's file systems, cannot be cancelled: a process that it returns later is stopped.
-func (g *gateway) start(ctx context.Context, start func() (*control.Process, error)) (*control.Process, error) {
+// start starts the process, unless the box is being ended. It fails when late is closed or close is called, although
+// start itself, which waits for the host's file systems, cannot be cancelled: a process that it returns later is
+// stopped.
+func (g *gateway) start(late <-chan struct{}, start func() (*control.Process, error)) (*control.Process, error) {
 	if g.closed() {
 		return nil, errGatewayClosed()
 	}
@@ -51,8 +51,8 @@ func (g *gateway) start(ctx context.Context, start func() (*control.Process, err
 		return g.hold(o.p)
 	case <-g.closing:
 		return nil, errGatewayClosed()
-	case <-ctx.Done():
-		return nil, fault.New(fault.Timeout, "the gate did not start in time").Because(context.Cause(ctx)).
+	case <-late:
+		return nil, fault.New(fault.Timeout, "the gate did not start in time").
 			WithHint("restart the sandbox: coppice stop NAME; the next command starts it")
 	}
 }

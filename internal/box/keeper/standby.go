@@ -3,7 +3,6 @@
 package keeper
 
 import (
-	"context"
 	"errors"
 	"os"
 	"time"
@@ -76,8 +75,8 @@ func (k *keeper) decideLast() {
 		return
 	}
 	if _, err := k.awake(); err != nil {
-		k.reportGate("the gate could not be started: what the sandbox sent just before its end was dropped without a record " +
-			"of each destination: " + err.Error())
+		k.reportGate("the gate could not be started: what the sandbox sent just before its end was dropped without a " +
+			"record of each destination: " + err.Error())
 	}
 }
 
@@ -86,9 +85,9 @@ func (k *keeper) decideLast() {
 func (k *keeper) awake() (*control.Process, error) {
 	if k.asleep != nil {
 		defer k.forgetLink()
-		ctx, cancel := context.WithTimeout(context.Background(), k.startPatience)
-		defer cancel()
-		p, err := k.startGate(ctx)
+		late := make(chan struct{})
+		defer time.AfterFunc(k.startPatience, func() { close(late) }).Stop()
+		p, err := k.startGate(late)
 		if err == nil {
 			_, err = k.beginGate(p, k.asleep)
 		}

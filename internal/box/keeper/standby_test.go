@@ -155,7 +155,7 @@ func TestGateway_StopsWhileItStarts(t *testing.T) {
 			begun, hang, late := make(chan struct{}), make(chan struct{}), make(chan *control.Process, 1)
 			failed := make(chan error)
 			go func() {
-				_, err := g.start(ctx, func() (*control.Process, error) {
+				_, err := g.start(ctx.Done(), func() (*control.Process, error) {
 					close(begun)
 					<-hang
 					p, err := control.Start(f, "1000", journal, nil, os.Stderr)
@@ -185,7 +185,7 @@ func TestGateway_StopsWhileItStarts(t *testing.T) {
 				t.Error("the process that started later is used")
 			}
 			g.close()
-			if _, err := g.start(t.Context(), nil); !fault.Is(err, fault.Unavailable) {
+			if _, err := g.start(nil, nil); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("a start after the end: %v", err)
 			}
 		})

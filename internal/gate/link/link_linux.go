@@ -125,10 +125,9 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 
 // withoutReports is a filter of the packet socket that drops the reports about multicast groups which the sandbox's
 // kernel sends by itself (MLD, RFC 2710 and RFC 3810): an ICMPv6 message of type 131, 132 or 143 to a multicast group,
-// after a hop-by-hop header of 8 bytes whose first option is a router alert (RFC 2711) of MLD. The gate answers none of
-// them. Without them, nothing is received before a program of the sandbox uses the network. Everything else passes, to be
-// denied and recorded. The offsets include the link header; a packet that is too short for one is dropped by the kernel,
-// and is too short to be IPv6.
+// after a hop-by-hop header of 8 bytes whose first option is a router alert (RFC 2711) of MLD. The gate answers none
+// of them. Without them, nothing is received before a program of the sandbox uses the network. Everything else passes,
+// to be denied and recorded. The offsets include the link header.
 var withoutReports = [...]unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12}, // the protocol
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IPV6, Jf: 15},
