@@ -67,6 +67,15 @@ while up > 1:
     up = int(open('/proc/%d/stat' % up).read().rsplit(')', 1)[1].split()[1])`, walled: true},
 	{name: "signal a process", code: "os.kill(int(PID), 0); through(1)"},
 	{name: "signal init", code: "os.kill(os.getppid(), 0); through(1)"},
+	{name: "signal a thread of init", code: "each(lambda t: os.kill(t, 0))", record: "kill"},
+	{name: "signal a thread by tkill", code: "each(lambda t: call('tkill', t, 0))", record: "tkill"},
+	{name: "signal a thread by tgkill", code: "each(lambda t: call('tgkill', os.getppid(), t, 0))", record: "tgkill"},
+	{name: "queue a signal for a thread of init", record: "rt_sigqueueinfo",
+		code: "each(lambda t: call('rt_sigqueueinfo', t, 0, queued))"},
+	{name: "queue a signal for a thread by both numbers", record: "rt_tgsigqueueinfo",
+		code: "each(lambda t: call('rt_tgsigqueueinfo', os.getppid(), t, 0, queued))"},
+	{name: "signal a thread of init by its directory", code: `
+each(lambda t: call('pidfd_send_signal', os.open('/proc/%d' % t, os.O_RDONLY | os.O_DIRECTORY), 0, 0, 0))`},
 	{name: "trace a process", code: "through(syscall(NR['ptrace'], 0x4206, int(PID), 0, 0) == 0)", walled: true},
 	{name: "limits of another process", code: `
 import resource
@@ -137,14 +146,26 @@ const prelude = `
 import ctypes, os, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 syscall = libc.syscall
-NR = {'ptrace': 101, 'unshare': 272, 'keyctl': 250, 'bpf': 321, 'ioctl': 16}
+NR = {'ptrace': 101, 'unshare': 272, 'keyctl': 250, 'bpf': 321, 'ioctl': 16, 'tkill': 200, 'tgkill': 234,
+      'rt_sigqueueinfo': 129, 'rt_tgsigqueueinfo': 297, 'pidfd_send_signal': 424, 'pidfd_open': 434}
 if os.uname().machine == 'aarch64':
-    NR = {'ptrace': 117, 'unshare': 97, 'keyctl': 219, 'bpf': 280, 'ioctl': 29}
+    NR = {'ptrace': 117, 'unshare': 97, 'keyctl': 219, 'bpf': 280, 'ioctl': 29, 'tkill': 130, 'tgkill': 131,
+          'rt_sigqueueinfo': 138, 'rt_tgsigqueueinfo': 240, 'pidfd_send_signal': 424, 'pidfd_open': 434}
 C, RUN, PID, ABSTRACT, PTS, PORT = (os.environ.get(k, '') for k in ('C', 'RUN', 'PID', 'ABSTRACT', 'PTS', 'PORT'))
 def through(x):
     if x:
         print('THROUGH', flush=True)
         os._exit(0)
+def call(name, *args):
+    r = syscall(NR[name], *args)
+    if r < 0: raise OSError(ctypes.get_errno(), name)
+    return r
+queued = ctypes.create_string_buffer(struct.pack('=iii', 0, 0, -1), 128) # siginfo_t, SI_QUEUE
+def each(act): # with the number of every thread of init, without the first
+    for t in os.listdir('/proc/%d/task' % os.getppid()):
+        try:
+            if int(t) != os.getppid(): act(int(t)); through(1)
+        except OSError: pass
 def unix(p):
     s = socket.socket(socket.AF_UNIX); s.connect(p); through(1)
 `
@@ -288,6 +309,65 @@ func refusedCalls(t *testing.T, b *boxtest.Box) map[string]int {
 		n[e.Syscall] += max(e.Count, 1)
 	}
 	return n
+}
+
+// deadly is a program in Python that tries to stop and to end init and the keeper, by the number of each of their
+// threads: by every call that sends a signal, and by those that make the kernel send one later.
+const deadly = prelude + `
+import fcntl, signal, termios
+F_SETSIG, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP, F_OWNER_TID, F_OWNER_PID = 10, 15, 0x8901, 0x8902, 0, 1
+PIDFD_THREAD = os.O_EXCL
+def owned(sig, own): # the kernel signals the owner of a socket that becomes readable
+    a, b = socket.socketpair()
+    fcntl.fcntl(a, fcntl.F_SETFL, fcntl.fcntl(a, fcntl.F_GETFL) | os.O_ASYNC)
+    fcntl.fcntl(a, F_SETSIG, sig); own(a); b.send(b'x')
+targets, up = [], os.getppid()
+for _ in range(2):
+    targets += [(up, int(t)) for t in os.listdir('/proc/%d/task' % up)]
+    up = int(open('/proc/%d/stat' % up).read().rsplit(')', 1)[1].split()[1])
+tried = 0
+for sig in (signal.SIGSTOP, signal.SIGKILL):
+    queued = ctypes.create_string_buffer(struct.pack('=iii', sig, 0, -1), 128)
+    for pid, tid in targets:
+        for act in (
+            lambda: os.kill(tid, sig), lambda: os.kill(-tid, sig), lambda: call('tkill', tid, sig),
+            lambda: call('tgkill', pid, tid, sig), lambda: call('rt_sigqueueinfo', tid, sig, queued),
+            lambda: call('rt_tgsigqueueinfo', pid, tid, sig, queued),
+            lambda: call('pidfd_send_signal', os.pidfd_open(tid), sig, 0, 0),
+            lambda: call('pidfd_send_signal', call('pidfd_open', tid, PIDFD_THREAD), sig, 0, 0),
+            lambda: call('pidfd_send_signal', os.open('/proc/%d' % tid, os.O_RDONLY), sig, 0, 0),
+            lambda: call('pidfd_send_signal', os.open('/proc/%d/task/%d' % (pid, tid), os.O_RDONLY), sig, 0, 0),
+            lambda: owned(sig, lambda s: fcntl.fcntl(s, fcntl.F_SETOWN, tid)),
+            lambda: owned(sig, lambda s: fcntl.fcntl(s, F_SETOWN_EX, struct.pack('=ii', F_OWNER_TID, tid))),
+            lambda: owned(sig, lambda s: fcntl.fcntl(s, F_SETOWN_EX, struct.pack('=ii', F_OWNER_PID, tid))),
+            lambda: owned(sig, lambda s: fcntl.ioctl(s, FIOSETOWN, struct.pack('=i', tid))),
+            lambda: owned(sig, lambda s: fcntl.ioctl(s, SIOCSPGRP, struct.pack('=i', tid))),
+        ):
+            try: tried += 1; act()
+            except OSError: pass
+print('tried', tried > 100)`
+
+// TestLocked_InitOutlivesItsCommands checks that no signal of a command reaches init or the keeper.
+func TestLocked_InitOutlivesItsCommands(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3: to make system calls")
+	}
+	b := (boxtest.Tier{Config: locked}).Start(t)
+	if s := b.Enforced.State("signals"); s != plan.On {
+		t.Skipf("needs landlock: signals is %q", s)
+	}
+	for range 2 { // the second shows that the first did no harm
+		r := b.Do(t, wire.ExecRequest{Cmd: []string{"python3", "-c", deadly}})
+		if r.Stdout != "tried True\n" {
+			t.Fatalf("%+v", r)
+		}
+	}
+	// Signals that belong to the commands work: to those of the same, of another, and of a later command.
+	r := b.Sh(t, "sleep 1000 & echo $!")
+	if r := b.Sh(t, "kill -KILL "+strings.TrimSpace(r.Stdout)); r.Exit.Code != 0 {
+		t.Errorf("a process of another command: %+v", r)
+	}
 }
 
 // TestLocked_ServesPrograms checks what programs need in a locked workspace.
