@@ -13,7 +13,9 @@ import (
 // it. A signal to a process group or to all processes is not among these calls. For each member the kernel asks about
 // the first thread of the process, which is not a command's.
 func guard(rules []Rule, tid uint32) []Rule {
-	names := func(arg int) Case { return Case{When: []Test{{Arg: arg, Is: In, Of: []uint32{tid}}}, Do: Errno(unix.EPERM)} }
+	names := func(arg int) Case {
+		return Case{When: []Test{{Arg: arg, Is: In, Of: []uint32{tid}}}, Do: Errno(unix.EPERM)}
+	}
 	const why = "the number is that of a thread of init, which a command could stop or end by it"
 	rules = addCases(rules, unix.SYS_FCNTL,
 		Case{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.F_SETOWN}}, {Arg: 2, Is: In, Of: []uint32{tid}}},
