@@ -95,12 +95,11 @@ s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind('\0' + ABSTRACT
 		code: "s = socket.socket(socket.AF_UNIX); s.bind(''); s.listen(); through(1)"},
 	// One thread gives the socket its name while another begins to listen.
 	{name: "an abstract name that is taken meanwhile", record: "listen", code: `
-for i in range(300):
+for i in range(1000):
     s = socket.socket(socket.AF_UNIX)
     t = threading.Thread(target=lambda: (time.sleep(i % 20 / 1e5), s.bind('\0' + ABSTRACT + '-%d' % i))); t.start()
-    while t.is_alive() and libc.listen(s.fileno(), 1) < 0: pass
-    t.join()
-    if libc.listen(s.fileno(), 1) == 0: through(1)
+    while t.is_alive(): through(libc.listen(s.fileno(), 1) == 0)
+    t.join(); through(libc.listen(s.fileno(), 1) == 0)
     s.close()`},
 	{name: "a datagram", code: `
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

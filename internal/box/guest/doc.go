@@ -12,7 +12,7 @@
 // In tier workspace, init is not PID 1, and Landlock takes the launcher for one of the commands, so that a signal to it
 // by the number of its thread would reach init. The filter refuses the calls that send one (seccomp.Options.Guard). The
 // launcher must be in the domain of the commands: only a fork passes a domain on, and commands in different domains
-// could not signal each other. As a process of its own it could be ended by them.
+// could not signal each other. As a separate process it could be ended by them.
 //
 // Independent parts of init are packages: initlink (the messages between keeper and init), mounts (the primitives of
 // the root), procs (reading information about processes), execs (the record of programs) and refusals (the summary of
