@@ -410,6 +410,18 @@ try: unix(os.getcwd() + '/none')
 except FileNotFoundError: through(1)`,
 		"a pair": "a, b = socket.socketpair(); a.send(b'x'); through(b.recv(1) == b'x')",
 		"tcp":    "socket.create_connection(('127.0.0.1', int(PORT))); through(1)",
+		"a listener": "l = socket.create_server(('127.0.0.1', 0)); " +
+			"c = socket.create_connection(l.getsockname()); c.send(b'x'); through(l.accept()[0].recv(1) == b'x')",
+		"listeners that fail": `
+def fails(s, e): return libc.listen(s, 1) < 0 and ctypes.get_errno() == e
+nameless = socket.socket(socket.AF_UNIX)
+through(fails(99, 9) and fails(0, 88) and fails(nameless.fileno(), 22))`,
+		"a socket that listens twice": `
+l = socket.socket(socket.AF_UNIX); l.bind('twice'); l.listen(0); l.listen(5); unix('twice')`,
+		"the owner of a descriptor": `
+import fcntl
+a, b = socket.socketpair(); fcntl.fcntl(a, fcntl.F_SETOWN, os.getpid())
+through(fcntl.fcntl(a, fcntl.F_GETOWN) == os.getpid())`,
 		"udp": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 9)); s.send(b'x'); " +
 			"through(1)",
 		"a refusal": "through(socket.socket().connect_ex(('127.0.0.1', 1)) == 111)",
