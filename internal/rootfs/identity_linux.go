@@ -119,11 +119,15 @@ func ReadMachineID(file io.Reader) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id := strings.TrimSpace(string(text))
-	if _, err := hex.DecodeString(id); err != nil || len(id) != machineIDSize {
-		return "", nil
+	if id := strings.TrimSpace(string(text)); isMachineID(id) {
+		return id, nil
 	}
-	return id, nil
+	return "", nil
+}
+
+func isMachineID(s string) bool {
+	_, err := hex.DecodeString(s)
+	return err == nil && len(s) == machineIDSize
 }
 
 // maskFile is a file in an identity layer, with owner, mode and time of the one that it covers.
