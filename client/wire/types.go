@@ -109,7 +109,7 @@ type Sandbox struct {
 	Procs   int               `json:"procs,omitempty"`  // number of processes of commands, if live
 	From    string            `json:"from"`             // description of its source
 	Driver  string            `json:"driver"`           // in force: "overlay", "copy", "btrfs"
-	Tier    string            `json:"tier"`             // in force: "workspace", "process", "supervised", "container", "gvisor"
+	Tier    string            `json:"tier"`             // in force; as in CreateRequest, except auto
 	User    string            `json:"user"`             // user of commands
 	Net     string            `json:"net"`              // "off", "rules" or "host"
 	Policy  string            `json:"policy,omitempty"` // digest of its policy, without temporary rules
@@ -571,7 +571,8 @@ type ForkRequest struct {
 
 	// policy files that extend the policy of this sandbox, which forks inherit
 	Policy []PolicyFile `json:"policy,omitempty"`
-	// isolation tier of the forks, weaker or stronger: "process", "supervised", "container", "gvisor"; "" is that of this sandbox
+	// isolation tier of the forks, weaker or stronger: "process", "supervised", "container", "gvisor"; "" is that of this
+	// sandbox
 	Tier string `json:"tier,omitempty"`
 	// labels of the forks, besides those of this sandbox, which forks inherit
 	Labels map[string]string `json:"labels,omitempty"`

@@ -42,7 +42,8 @@ func makeWorld(g plan.Guest, trees []int) error {
 		return mounts.MaskedFault(err, plan.TierGvisor)
 	}
 	defer host.Close()
-	if err := mounts.NewRoot("/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState); err != nil {
+	err = mounts.NewRoot("/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState)
+	if err != nil {
 		return err
 	}
 	return fillWorld(g, host, trees)
