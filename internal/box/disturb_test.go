@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
@@ -47,7 +48,7 @@ var errnos = []unix.Errno{unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, uni
 const seen = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/self/status
 grep . /proc/self/uid_map /proc/self/gid_map /proc/sys/user/max_* /proc/sys/kernel/pid_max
 sed -E 's/^[0-9]+ [0-9]+ [0-9:]+ //; s/(shared|master|propagate_from):[0-9]+/\1/g; s,/proc/self/fd/[0-9]+,FD,g; s,coppice-ca/[0-9]+(\.[0-9]+)?,coppice-ca/N,' /proc/self/mountinfo
-hostname; ulimit -a; cat /proc/self/limits; stat -c '%n %F %a %u %t:%T' /dev/* /run/* / | sed -E 's,^(/run/coppice-init .*) [0-9]+ 0:0$,\1 OWNER,'; ls -A / /sys /proc/acpi; cat /etc/resolv.conf
+hostname; ulimit -a; cat /proc/self/limits; stat -c '%n %F %a %u %t:%T' /dev/* /run/* / | sed -E 's,^(/run/coppice-(init|contained) .*) [0-9]+ 0:0$,\1 OWNER,'; ls -A / /sys /proc/acpi; cat /etc/resolv.conf
 kill -0 1 2>&1; id`
 
 // disturbedLimits are the limits of the boxes. Each limit adds a step to the set-up.
@@ -69,6 +70,18 @@ func TestDisturbed_Supervised(t *testing.T) {
 		c.Limits = disturbedLimits
 		c.Phases = []plan.Phase{
 			phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, ports: [443], methods: [GET]}]")}
+		return c
+	})
+}
+
+func TestDisturbed_Container(t *testing.T) {
+	t.Parallel()
+	requireContainer(t)
+	disturbAll(t, func(t testing.TB) plan.Config {
+		c := contained(t)
+		c.Limits = disturbedLimits
+		c.Phases = []plan.Phase{
+			phaseOf(t, time.Time{}, "version: 1\nnetwork:\n  allow: [{host: web.example, methods: [GET]}]")}
 		return c
 	})
 }
@@ -315,12 +328,17 @@ func TestHeldOtherwise_AllowsFewerCapabilities(t *testing.T) {
 // inGvisor reports whether the call is one of gVisor's own.
 func (d disturbance) inGvisor() bool { return strings.HasPrefix(d.step.Role, "runsc-") }
 
+// inInit reports whether the call is one of init, or of the conductor that makes its root.
+func (d disturbance) inInit() bool {
+	return slices.Contains([]string{initlink.Argv0, initlink.ContainerArgv0, filepath.Base(plan.ContainedPath)}, d.step.Role)
+}
+
 // ofAFile reports whether the call looked at a file of the sandbox and failed as for a file that does not exist or
 // cannot be read. GVisor's answer is all that init knows of any file. Init itself looks at files in /etc before it
 // mounts its own over them; none of these is a protection.
 func (d disturbance) ofAFile(call string) bool {
 	looks := []string{"statx", "newfstatat", "openat", "openat2", "readlinkat"}
-	ofRoot := d.inGvisor() || d.step.Role == "coppice-init" && strings.Contains(call, `"etc/`)
+	ofRoot := d.inGvisor() || d.inInit() && strings.Contains(call, `"etc/`)
 	return ofRoot && slices.Contains(looks, d.step.Name()) &&
 		slices.Contains([]unix.Errno{unix.ENOENT, unix.EACCES, unix.EPERM}, d.errno)
 }
@@ -328,7 +346,7 @@ func (d disturbance) ofAFile(call string) bool {
 // ofABundle reports whether init could not read a certificate bundle that it had found in the sandbox, and only the
 // file that it mounts over that bundle is missing. See rootspec.FoundFile.ReadAll.
 func (d disturbance) ofABundle(call, other string) bool {
-	reads := d.step.Role == "coppice-init" && d.step.Call == unix.SYS_OPENAT2 && strings.Contains(call, `"self/fd/`)
+	reads := d.inInit() && d.step.Call == unix.SYS_OPENAT2 && strings.Contains(call, `"self/fd/`)
 	return reads && slices.Contains([]unix.Errno{unix.EACCES, unix.EPERM, unix.ENOENT}, d.errno) &&
 		!slices.ContainsFunc(strings.Split(strings.TrimSpace(other), "\n"),
 			func(l string) bool { return !strings.HasPrefix(l, "- /coppice-ca/") })
@@ -350,18 +368,18 @@ func (d disturbance) documented(call string) string {
 	case strings.Contains(call, "sys/user/") &&
 		(lacks(unix.EROFS, unix.EACCES, unix.EPERM) || d.step.Call == unix.SYS_OPENAT2 && lacks(unix.ENOENT)):
 		return "kernel counts"
-	case d.step.Role == "coppice-init" &&
+	case d.inInit() &&
 		slices.Contains([]int{unix.SYS_OPENAT2, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR}, d.step.Call) &&
 		lacks(unix.ENOENT):
 		return "what of /proc and /sys there is not"
 	// See notify.OwnsProc.
-	case d.step.Role == "coppice-init" && d.step.Call == unix.SYS_OPENAT && strings.Contains(call, `"/proc"`) &&
+	case d.inInit() && d.step.Call == unix.SYS_OPENAT && strings.Contains(call, `"/proc"`) &&
 		lacks(unix.ENOENT, unix.ENOTDIR, unix.ELOOP),
-		d.step.Role == "coppice-init" && d.step.Call == unix.SYS_READLINKAT && strings.Contains(call, `"self"`) &&
+		d.inInit() && d.step.Call == unix.SYS_READLINKAT && strings.Contains(call, `"self"`) &&
 			lacks(unix.ENOENT):
 		return "a /proc of the pid namespace"
 	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) &&
-		d.step.Role == "coppice-init" && lacks(unix.EPERM):
+		d.inInit() && lacks(unix.EPERM):
 		return "a procfs of its own"
 	}
 	return ""

@@ -35,6 +35,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
@@ -380,6 +381,26 @@ func website(t *testing.T, name string) (at netip.AddrPort) {
 	return at
 }
 
+// requests makes requests inside that the gate inspects.
+func requests(t *testing.T, b *boxtest.Box, name, port string) {
+	t.Helper()
+	url := "https://" + name + ":" + port
+	for script, want := range map[string]string{
+		"curl -sS " + url + "/items/1":                                        "GET " + name + ":" + port + " /items/1\n",
+		"env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS " + url + "/items/2": " /items/2\n",
+		"curl -sS " + url +
+			"/other": "reason: a rule names the host, and not this request\n",
+		"curl -sS -X DELETE " + url +
+			"/items/1": "reason: a rule names the host, and not this request\n",
+		`/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("` + url +
+			`/items/3").read().decode())'`: " /items/3\n",
+	} {
+		if r := b.Sh(t, script); !strings.Contains(r.Stdout, want) {
+			t.Errorf("%s: %+v, want %q", script, r, want)
+		}
+	}
+}
+
 // TestGate_InspectsRequests lets the gate inspect requests of clients inside that trust its authority. It runs in a
 // separate mount namespace, in which the host knows an additional name and authority.
 func TestGate_InspectsRequests(t *testing.T) {
@@ -415,21 +436,12 @@ network:
 	if b.Enforced.State("inspect") != plan.On {
 		t.Errorf("%+v", b.Enforced)
 	}
-	url := "https://" + name + ":" + port
-	for script, want := range map[string]string{
-		"curl -sS " + url + "/items/1":                                        "GET " + name + ":" + port + " /items/1\n",
-		"env -u SSL_CERT_FILE -u CURL_CA_BUNDLE curl -sS " + url + "/items/2": " /items/2\n",
-		"curl -sS " + url +
-			"/other": "reason: a rule names the host, and not this request\n",
-		"curl -sS -X DELETE " + url +
-			"/items/1": "reason: a rule names the host, and not this request\n",
-		`/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("` + url +
-			`/items/3").read().decode())'`: " /items/3\n",
-	} {
-		if r := b.Sh(t, script); !strings.Contains(r.Stdout, want) {
-			t.Errorf("%s: %+v, want %q", script, r, want)
-		}
+	requests(t, b, name, port)
+	if programtest.Runc() != "" {
+		requests(t, (boxtest.Tier{Config: contained}).
+			Start(t, func(c *plan.Config) { c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)} }), name, port)
 	}
+	url := "https://" + name + ":" + port
 	told(t, b, func(e wire.NetEvent) bool {
 		return e.Kind == wire.NetDeny && e.Method == "DELETE" && e.Path == "/items/1" && e.Status == 403 && e.Name == name
 	})

@@ -90,7 +90,8 @@ func TestCompletion_OfFlags(t *testing.T) {
 	t.Parallel()
 	// Flags whose NAME is not that of an existing sandbox.
 	others := []string{"name", "as", "remote", "allow-host"}
-	byName := map[string]string{"tier": "gvisor", "driver": "overlay", "runtime": "runc", "filter": "label=", "label-rm": "team"}
+	byName := map[string]string{"tier": "gvisor", "driver": "overlay", "runtime": "runc", "filter": "label=",
+		"label-rm": "team"}
 	byValue := map[string]string{"NAME": "box", "SANDBOX": "box", "REF": "HEAD", "TAG": "good", "SOURCE": "box"}
 	found := 0
 	for _, cmd := range family(completing(t).root()) {

@@ -69,6 +69,8 @@ func TestScripts(t *testing.T) {
 				return canBuild(), nil
 			case "containers":
 				return containers(), nil
+			case "runc":
+				return programtest.Runc() != "", nil
 			case "race":
 				return looptest.Race, nil
 			case "cgroup": // version 2, in which sandboxes of root have their cgroups

@@ -51,9 +51,8 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	}
 	started, e, err := box.Start(ctx, b.programs, plan.Config{
 		ID: string(c.ID), Name: c.Name, RunDir: c.RunDir, Spec: c.Spec, Tier: c.Tier, Runtime: runtime, User: c.User,
-		HostBase: c.Host,
-		Net:      c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace, Hidden: c.Hidden,
-		HiddenAt: c.HiddenAt, Denials: string(c.Evidence.Denials.Value),
+		HostBase: c.Host, Net: c.Net, Env: c.Env, Limits: plan.Limits(c.Limits), DiskBy: c.DiskBy, Trace: c.Trace,
+		Hidden: c.Hidden, HiddenAt: c.HiddenAt, Denials: string(c.Evidence.Denials.Value),
 		Record: c.Evidence.Output.Value, Access: c.Access, Dirs: c.Dirs, Shared: c.Shared, Strong: c.Strong,
 		Require: c.Require, Known: known(c.Known), Caller: b.caller, Self: self != nil,
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks,

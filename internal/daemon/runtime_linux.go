@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +23,10 @@ const unmapped = 65534
 // daemon in a user namespace cannot distinguish root from other users who are not mapped there; it trusts those who own
 // the directories in its PATH.
 func findRuntime(name, search string) (string, error) {
+	if filepath.Base(name) == "krun" { // a link to crun, which starts a virtual machine if it is called by that name
+		return "", fault.New(fault.Unsupported, "OCI runtime krun starts a virtual machine, which cannot inherit init's links").
+			WithHint("use --runtime crun, or --tier gvisor")
+	}
 	at := name
 	if !filepath.IsAbs(name) {
 		at = ""
@@ -56,7 +59,8 @@ func findRuntime(name, search string) (string, error) {
 		}
 		if why := writable(st, os.Getuid()); why != "" {
 			return "", fault.New(fault.Denied, "the OCI runtime %s is not used: %s %s", real, p, why).
-				WithHint("install it in a directory of root's, as in /usr/bin: sudo apt-get install %s", filepath.Base(name))
+				WithHint("use one in a directory of root's: coppice create --tier container --runtime runc; see which work: " +
+					"coppice system probe")
 		}
 		if p == "/" {
 			return real, nil
@@ -79,10 +83,13 @@ func writable(st unix.Stat_t, uid int) string {
 }
 
 func errNoRuntime(name string) error {
-	base := filepath.Base(name)
-	return fault.New(fault.Unsupported, "OCI runtime %s not found", name).
-		WithHint("install it: sudo apt-get install %s; or choose another: coppice create --tier container --runtime PATH",
-			strings.TrimPrefix(base, "-"))
+	err := fault.New(fault.Unsupported, "OCI runtime %s not found", name)
+	if filepath.IsAbs(name) {
+		return err.WithHint("name one that is in a directory of programs: coppice create --tier container --runtime runc; " +
+			"see which work: coppice system probe")
+	}
+	return err.WithHint("install it: sudo apt-get install %s; or choose another: coppice create --tier container --runtime "+
+		"PATH", name)
 }
 
 // workedRuntimes are the files with which a sandbox of tier container has started. Methods may be called concurrently.
@@ -102,7 +109,7 @@ type fileVersion struct {
 func versionOf(path string) (fileVersion, error) {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
-	return fileVersion{path, uint64(st.Dev), st.Ino, st.Size, int64(st.Ctim.Sec), int64(st.Ctim.Nsec)}, err
+	return fileVersion{path, st.Dev, st.Ino, st.Size, st.Ctim.Sec, st.Ctim.Nsec}, err
 }
 
 // tryRuntime starts and stops a sandbox of tier container with an OCI runtime, unless the same file has worked before.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,8 +16,16 @@ func TestFindRuntime(t *testing.T) {
 	if _, err := findRuntime("no-such-runtime", "/usr/bin"); !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
 		t.Errorf("missing: %v", err)
 	}
-	if _, err := findRuntime("/no/such/runtime", ""); !fault.Is(err, fault.Unsupported) {
-		t.Errorf("missing: %v", err)
+	if _, err := findRuntime("/no/such/runtime", ""); !fault.Is(err, fault.Unsupported) ||
+		strings.Contains(fault.HintOf(err), "apt-get") {
+		t.Errorf("missing: %v, %s", err, fault.HintOf(err))
+	}
+	// A link to crun, which starts a virtual machine under this name only.
+	for _, name := range []string{"krun", "/usr/bin/krun"} {
+		if _, err := findRuntime(name, "/usr/bin"); !fault.Is(err, fault.Unsupported) ||
+			!strings.Contains(err.Error(), "virtual machine") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	if got, err := findRuntime("env", "relative:/usr/bin"); err != nil || !filepath.IsAbs(got) {
 		t.Errorf("env: %q, %v", got, err)

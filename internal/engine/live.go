@@ -149,7 +149,7 @@ func (e *Engine) startBox(
 	if access.Decoys, tokens, err = e.Egress.Decoys(s.Held, rec, mask.Decoys); err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	how, places, phases, journal, err := e.confine(ctx, rec)
+	confined, err := e.confine(ctx, rec)
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
@@ -166,19 +166,15 @@ func (e *Engine) startBox(
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
 	dirs, shared := worktree.Directories(rec, spec)
-	began, asks := e.Now(), egress.Asks(phases)
+	began, asks := e.Now(), egress.Asks(confined.phases)
 	var b Box
 	config := BoxConfig{
 		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
 		User: rec.User, Host: rec.Host, Net: rec.Net, Env: rec.Env, Limits: rec.Limits, DiskBy: disk.By, Self: self(rec),
 		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
 		HiddenAt: mask.Hidden, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops,
-		Phases: phases, Confine: how, Places: places, JournalDir: journal, JournalKey: e.journalAt(s.ID).Key, Asks: asks,
-	}
-	if rec.Tier == tierContainer {
-		if config.Runtime, err = e.Policies.Runtime(ctx, rec); err != nil {
-			return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
-		}
+		Phases: confined.phases, Confine: confined.how, Places: confined.places, JournalDir: confined.journal,
+		JournalKey: e.journalAt(s.ID).Key, Asks: asks, Runtime: confined.runtime,
 	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
@@ -206,7 +202,7 @@ func (e *Engine) startBox(
 	if len(tokens) > 0 {
 		e.Egress.WatchDecoys(s.ID, b, began)
 	}
-	if journal != "" {
+	if confined.journal != "" {
 		e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || len(tokens) > 0)
 	}
 	return b, enforced, nil
@@ -339,24 +335,29 @@ func (e *Engine) stopBox(ctx context.Context, s *held, grace time.Duration) erro
 	return e.mounts.forget(s.ID)
 }
 
-// confine returns the policies that a box is started with, and how tier workspace is confined. It refuses a damaged
-// policy in every tier. journal is the directory of the journal, "" in tier workspace if how says that nothing confines
-// it.
-func (e *Engine) confine(
-	ctx context.Context, rec *meta.Sandbox,
-) (how policy.Confine, at Places, phases []Phase, journal string, err error) {
-	if how, at, err = locking(ctx, e, rec); err != nil {
-		return how, at, nil, "", err
+// confinement is what confines a box.
+type confinement struct {
+	how     policy.Confine // of tier workspace
+	places  Places         // of tier workspace
+	phases  []Phase        // the policies of the gate
+	journal string         // the journal's directory; "" in tier workspace if how says that nothing confines it
+	runtime string         // of tier container
+}
+
+// confine returns what confines a box. It refuses a damaged policy in every tier.
+func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (c confinement, err error) {
+	if c.how, c.places, err = locking(ctx, e, rec); err != nil {
+		return c, err
 	}
-	phases, err = e.Policies.Confine(ctx, rec)
-	if err != nil || rec.Tier == tierWorkspace && how == policy.ConfineOff {
-		return how, at, nil, "", err
+	if c.runtime, err = e.Policies.Runtime(ctx, rec); err != nil {
+		return c, err
 	}
-	journal = e.journalDir(rec.ID)
-	if err := vfs.MkdirAll(e.FS, journal); err != nil {
-		return how, at, nil, "", fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
+	phases, err := e.Policies.Confine(ctx, rec)
+	if err != nil || rec.Tier == tierWorkspace && c.how == policy.ConfineOff {
+		return c, err
 	}
-	return how, at, phases, journal, nil
+	c.phases, c.journal = phases, e.journalDir(rec.ID)
+	return c, fault.Wrap(vfs.MkdirAll(e.FS, c.journal), "create the journal of sandbox %s", rec.Name)
 }
 
 // ended publishes the end of a sandbox's box, once. why is "" if a client asked for it.

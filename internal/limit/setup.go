@@ -14,6 +14,9 @@ const (
 // StartSeconds is the timeout for a sandbox's init to become ready.
 const StartSeconds = 60
 
+// RuntimeSeconds is the timeout for an OCI runtime that starts the container of a sandbox, less than StartSeconds.
+const RuntimeSeconds = 30
+
 // RekeySeconds is the timeout for init to re-key a sandbox that is resumed from memory.
 const RekeySeconds = 60
 
@@ -84,6 +87,11 @@ func setup() area {
 			Name: "a start, until init is ready", Value: StartSeconds, Unit: "seconds",
 			Reached: "the keeper kills init, and the start fails (`timeout`)",
 			Test:    "internal/box/keeper/late_test.go TestStart_KillsInitThatIsNotReady" + lowered,
+		},
+		{
+			Name: "a start of a container by an OCI runtime", Value: RuntimeSeconds, Unit: "seconds",
+			Reached: "the runtime is killed, and the start fails (`timeout`)",
+			Test:    "internal/box/oci/oci_test.go TestStart_BrokenRuntimes" + lowered,
 		},
 		{
 			Name: "re-keying a fork with memory", Value: RekeySeconds, Unit: "seconds",

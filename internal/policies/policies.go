@@ -144,8 +144,11 @@ func (s *Policies) Of(ctx context.Context, rec *meta.Sandbox) (policy.Policy, er
 	return p, fault.Wrap(err, "read the policy of sandbox %s", rec.Name)
 }
 
-// Runtime returns the OCI runtime of a sandbox of tier container, a name or a path.
+// Runtime returns the OCI runtime of a sandbox of tier container, a name or a path; "" in other tiers.
 func (s *Policies) Runtime(ctx context.Context, rec *meta.Sandbox) (string, error) {
+	if rec.Tier != string(policy.Container) {
+		return "", nil
+	}
 	p, err := s.Of(ctx, rec)
 	return cmp.Or(p.Runtime.Value, policy.DefaultRuntime), err
 }

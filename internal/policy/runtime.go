@@ -12,7 +12,7 @@ import (
 const DefaultRuntime = "runc"
 
 // Runtimes returns the names of the OCI runtimes that a probe of the host looks for, the default first.
-func Runtimes() []string { return []string{DefaultRuntime, "crun", "krun", "youki"} }
+func Runtimes() []string { return []string{DefaultRuntime, "crun", "youki"} }
 
 // runtimeForm matches the name of a program, or an absolute path.
 const runtimeForm = `^(/[^\x00-\x1f\x7f]+|[A-Za-z0-9][A-Za-z0-9._-]*)$`

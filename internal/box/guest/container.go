@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
-// Contained runs init as PID 1 of a container, whose root a conductor (package oci) has made with MakeRoot, and returns
-// the exit code of the process.
+// Contained runs init as PID 1 of a container that a conductor (package oci) has had made, and returns the exit code of
+// the process. The container has the sandbox's root, made with MakeRoot, at initlink.WorldView.
 func Contained() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.Argv0), 0) // for ps
 	if err := runContained(); err != nil {
@@ -25,6 +26,9 @@ func Contained() int {
 }
 
 func runContained() error {
+	if err := closeInherited(); err != nil {
+		return fmt.Errorf("close the runtime's descriptors: %w", err)
+	}
 	if err := unix.CloseRange(initlink.FD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}
@@ -33,19 +37,22 @@ func runContained() error {
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
 	}
-	weak, err := from.Recv()
-	var r initlink.Ready
+	more, err := from.Recv()
+	var out initlink.Outside
 	if err == nil {
-		err = weak.Decode(&r)
-	}
-	if err == nil {
-		err = from.Send(initlink.MsgReady, initlink.Ready{})
+		err = more.Decode(&out)
 	}
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
 	}
+	if err := enterContainer(out); err != nil {
+		return errors.Join(err, from.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
+	}
+	if err := from.Send(initlink.MsgReady, initlink.Ready{}); err != nil {
+		return fmt.Errorf("answer the conductor: %w", err)
+	}
 	from.Close()
-	return serveAs(initlink.NewLink(initlink.FD), m, r.Weak)
+	return serveAs(initlink.NewLink(initlink.FD), m, out.Weak)
 }
 
 // setUpContained takes over a container's root. With g.Tell, the descriptor of the tally of refused calls came with the

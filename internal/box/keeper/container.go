@@ -14,11 +14,14 @@ import (
 
 // openContainer opens the programs that the conductor of a container needs: that of its PID 1, and the OCI runtime.
 func (b *building) openContainer() error {
-	runtime, err := os.OpenFile(b.config.Runtime, unix.O_PATH, 0)
+	// The daemon has checked who can change this path, which has no links; one that has appeared since was not checked.
+	fd, err := unix.Openat2(unix.AT_FDCWD, b.config.Runtime,
+		&unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {
 		return fault.New(fault.Unsupported, "cannot open the OCI runtime %s", b.config.Runtime).Because(err).
 			WithHint("choose another with --runtime, or see what this host supports: coppice system probe")
 	}
+	runtime := os.NewFile(uintptr(fd), b.config.Runtime)
 	defer runtime.Close()
 	for _, at := range []string{ownProgram, program.Path(runtime)} {
 		mount, src, err := detached(at)

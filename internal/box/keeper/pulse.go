@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
 )
 
 // pulse is the accumulated run time of the processes of a box. If none of them has run longer and no command was

@@ -77,14 +77,15 @@ func start(m initlink.Message) error {
 	if err := setup.Send(initlink.MsgSetup, g, s.tally...); err != nil {
 		return fault.Wrap(err, "send init its plan")
 	}
-	if err := errors.Join(closeAll(s.tally), setup.Send(initlink.MsgReady, initlink.Ready{Weak: weak})); err != nil {
+	out, err := outside(weak)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(closeAll(s.tally), setup.Send(initlink.MsgReady, out)); err != nil {
 		return fault.Wrap(err, "send init its plan")
 	}
-	began := make(chan error, 1)
-	go func() { // ends when init answers, or when its end is closed
-		_, err := setup.Recv()
-		began <- err
-	}()
+	began := make(chan answer, 1)
+	go func() { began <- answerOf(setup) }() // ends when init answers, or when its end is closed
 	link, err := unix.FcntlInt(initlink.FD, unix.F_DUPFD_CLOEXEC, initlink.FD)
 	if err != nil {
 		return fault.Wrap(err, "pass the link to init")
@@ -93,7 +94,54 @@ func start(m initlink.Message) error {
 	defer keeper.Close()
 	c := container{name: g.Runtime, program: path.Join(worldRuntime, g.Runtime), state: worldState,
 		patience: runtimePatience, log: os.Stderr}
-	return c.start(context.Background(), specOf(g, queues), keeper, theirs, began)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go heed(ctx, cancel)
+	return c.start(ctx, specOf(g, queues), keeper, theirs, began)
+}
+
+// heed cancels ctx when the keeper is gone: otherwise a runtime that hangs would outlive it. It returns when ctx is
+// done.
+func heed(ctx context.Context, cancel func()) {
+	const often = 100 // ms
+	for ctx.Err() == nil {
+		link := []unix.PollFd{{Fd: initlink.FD, Events: unix.POLLRDHUP}}
+		_, err := unix.Poll(link, often)
+		if err == nil && link[0].Revents != 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			cancel()
+		}
+	}
+}
+
+// outside describes this process to init, with the protections that are weaker than planned.
+func outside(weak []plan.Item) (out initlink.Outside, err error) {
+	out.Weak = weak
+	for _, c := range initCaps {
+		out.Caps |= 1 << c.number
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(initlink.WorldView, &st); err != nil {
+		return out, fault.Wrap(err, "find the sandbox's root")
+	}
+	out.Root = [2]uint64{st.Dev, st.Ino}
+	out.Namespaces, err = initlink.NamespacesOf()
+	return out, err
+}
+
+// answer is what PID 1 of a container has said about the container. With err, no process has said anything.
+type answer struct {
+	initlink.Ready
+	err error
+}
+
+// answerOf waits for the answer of init.
+func answerOf(setup *initlink.Link) (a answer) {
+	m, err := setup.Recv()
+	if err == nil {
+		err = m.Decode(&a.Ready)
+	}
+	a.err = err
+	return a
 }
 
 // setup is the plan's descriptors.

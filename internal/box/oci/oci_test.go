@@ -124,10 +124,10 @@ func startIn(t *testing.T, c container) error {
 		t.Fatal(err)
 	}
 	defer link.Close()
-	began := make(chan error, 1)
+	began := make(chan answer, 1)
 	go func() { // as the link: it ends when no process has the other end
 		_, err := r.Read(make([]byte, 1))
-		began <- errors.Join(err, os.ErrClosed)
+		began <- answer{err: errors.Join(err, os.ErrClosed)}
 	}()
 	return c.start(context.Background(), specOf(plan.Guest{}, false), link, w, began)
 }

@@ -24,8 +24,8 @@ import (
 // which must not exist.
 const containerID = "coppice-container"
 
-// runtimePatience bounds how long a runtime may take to start a container, less than a start may take in all.
-const runtimePatience = limit.StartSeconds * time.Second / 2
+// runtimePatience bounds how long a runtime may take to start a container.
+const runtimePatience = limit.RuntimeSeconds * time.Second
 
 // container is one container that a runtime starts.
 type container struct {
@@ -37,9 +37,8 @@ type container struct {
 }
 
 // start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited and
-// began has reported that PID 1 runs. began receives nil for that, or an error if no process has PID 1's end of the
-// setup link.
-func (c container) start(ctx context.Context, s spec, link, setup *os.File, began <-chan error) error {
+// began has its answer, which is an error if no process has PID 1's end of the setup link.
+func (c container) start(ctx context.Context, s spec, link, setup *os.File, began <-chan answer) error {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return fault.Wrap(err, "describe the container")
@@ -71,12 +70,17 @@ func (c container) start(ctx context.Context, s spec, link, setup *os.File, bega
 		return fault.New(fault.Unsupported, "the OCI runtime %s cannot start a container here: %v%s", c.name, err,
 			said.quote()).WithHint("%s", chooseHint)
 	}
+	var a answer
 	select {
-	case err = <-began:
+	case a = <-began:
 	case <-ctx.Done():
-		err = ctx.Err()
+		a.err = ctx.Err()
 	}
-	if err != nil {
+	if a.Err != nil {
+		return fault.New(fault.Kind(a.Err.Kind), "the OCI runtime %s cannot be used: %s", c.name, a.Err.Message).
+			WithHint("%s", chooseHint)
+	}
+	if a.err != nil {
 		return fault.New(fault.Unsupported, "the OCI runtime %s has exited without an error, but PID 1 of the container "+
 			"does not run%s", c.name, said.quote()).WithHint("%s", chooseHint)
 	}
@@ -90,10 +94,10 @@ const chooseHint = "choose another with --runtime, use --tier supervised, or see
 // args returns the arguments of the runtime.
 func (c container) args() []string {
 	args := []string{"--root", path.Join(c.state, "runtime")}
-	switch c.name { // the keeper's group contains everything
-	case "runc":
+	switch { // the keeper's group contains everything
+	case strings.HasPrefix(c.name, "runc"): // also runc-1.3
 		args = append(args, "--rootless", "true") // it needs no control group then
-	case "crun", "krun":
+	case strings.HasPrefix(c.name, "crun"):
 		args = append(args, "--cgroup-manager", "disabled")
 	}
 	return append(args, "run", "--bundle", c.state, "--detach", "--preserve-fds", "2", containerID)

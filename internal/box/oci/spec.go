@@ -29,8 +29,8 @@ var initCaps = []capability{
 	{24, "CAP_SYS_RESOURCE"},   // keeps its own limits
 }
 
-// specOf describes the container. The root at initlink.WorldView has all mounts already, except for those that belong
-// to the new namespaces; queues says that the kernel has POSIX message queues.
+// specOf describes the container. The sandbox's root at initlink.WorldView has all mounts already, except for those that
+// belong to the new namespaces, which init moves there; queues says that the kernel has POSIX message queues.
 func specOf(g plan.Guest, queues bool) spec {
 	var caps []string
 	for _, c := range initCaps {
@@ -38,10 +38,11 @@ func specOf(g plan.Guest, queues bool) spec {
 	}
 	slices.Sort(caps)
 	plain := []string{"nosuid", "noexec", "nodev"}
-	// A bind mount of /dev on itself keeps the runtime from making devices in it.
+	// A bind mount of /dev keeps the runtime from making devices.
 	mounts := []mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: plain},
 		{Destination: "/dev", Type: "bind", Source: initlink.WorldView + "/dev", Options: []string{"rbind"}},
+		{Destination: initlink.WorldView, Type: "bind", Source: initlink.WorldView, Options: []string{"rbind"}},
 	}
 	if queues {
 		mounts = append(mounts, mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: plain})
@@ -49,9 +50,9 @@ func specOf(g plan.Guest, queues bool) spec {
 	masked, readOnly := guest.ProcLimits()
 	return spec{
 		Version: "1.0.2", // of the oldest runtimes in use; nothing newer is needed
-		Root:    root{Path: initlink.WorldView},
+		Root:    root{Path: worldRoot},
 		Process: process{
-			Args: []string{plan.ContainedPath}, Cwd: "/", Env: []string{}, NoNewPrivileges: true,
+			Args: []string{plan.ContainedPath}, Cwd: "/", Env: []string{"HOME=/"}, NoNewPrivileges: true,
 			Capabilities: capabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps},
 		},
 		Hostname: g.Hostname,

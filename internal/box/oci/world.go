@@ -21,6 +21,7 @@ import (
 const (
 	worldRuntime = "/runtime" // holds the OCI runtime
 	worldState   = "/state"   // the bundle, and what the runtime keeps
+	worldRoot    = "/root"    // the root of the container until init leaves it for the sandbox's
 	worldGroups  = "/sys/fs/cgroup"
 )
 
@@ -96,9 +97,13 @@ func (p systemPart) put() error {
 	return fault.Wrap(unix.MoveMount(p.fd, "", unix.AT_FDCWD, p.at, unix.MOVE_MOUNT_F_EMPTY_PATH), "attach %s", p.at)
 }
 
-// makeWorld makes the sandbox's root of trees (see guest.MakeRoot), with the program of PID 1, and a root of the
-// conductor's own around it, which it enters. The programs are detached mounts or files in memory; it closes them and
-// trees. weak are the protections that are weaker than planned.
+// makeWorld makes the sandbox's root of trees (see guest.MakeRoot), and a root of the conductor's own around it, which it
+// enters. The programs are detached mounts or files in memory; it closes them and trees. weak are the protections that
+// are weaker than planned.
+//
+// The runtime starts the container in another root, which has the program of PID 1 and the sandbox's root in it.
+// Runtimes resolve paths in the root that they are given and read its /etc/passwd and /etc/group, which a sandbox may
+// have made links, FIFOs or endless files. Init enters the sandbox's root when no runtime runs any more.
 func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, err error) {
 	defer unix.Close(init)
 	defer unix.Close(runtime)
@@ -123,9 +128,6 @@ func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, 
 	if weak, err = guest.MakeRoot(g, trees); err != nil {
 		return nil, err
 	}
-	if err := mounts.PutProgram(plan.ContainedPath, init); err != nil {
-		return nil, err
-	}
 	root, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return nil, fault.Wrap(err, "clone the sandbox's root")
@@ -137,7 +139,8 @@ func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, 
 	}
 	defer unix.Close(dev)
 	if err := mounts.NewRoot("/proc", "/dev", "/etc", "/tmp", "/sys", "/sys/fs", worldGroups, initlink.WorldView,
-		worldRuntime, worldState); err != nil {
+		worldRuntime, worldState, worldRoot, worldRoot+"/proc", worldRoot+"/dev", worldRoot+"/run",
+		worldRoot+initlink.WorldView); err != nil {
 		return nil, err
 	}
 	for _, m := range []struct {
@@ -152,6 +155,9 @@ func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, 
 		if err := p.put(); err != nil {
 			return nil, err
 		}
+	}
+	if err := mounts.PutProgram(worldRoot+plan.ContainedPath, init); err != nil {
+		return nil, err
 	}
 	return weak, mounts.PutProgram(path.Join(worldRuntime, g.Runtime), runtime)
 }

@@ -3,17 +3,23 @@
 package escape_test
 
 import (
-	"os/exec"
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
+
+// needsRunc skips a test of tier container where runc is not installed.
+func needsRunc(t *testing.T) {
+	t.Helper()
+	if programtest.Runc() == "" {
+		t.Skip("needs oci-runtime: an OCI runtime makes the container")
+	}
+}
 
 // TestEscapeContainer runs the corpus in tier container, with runc.
 func TestEscapeContainer(t *testing.T) {
-	if _, err := exec.LookPath(runcAt); err != nil {
-		t.Skip("needs runc: tier container is an OCI runtime's")
-	}
+	needsRunc(t)
 	all := []sandbox{{"root/container", plan.UserRoot, plan.NetRules, true, false, plan.TierContainer}}
 	if other := otherUser(); other != plan.UserMe { // an ordinary user has only root there
 		all = append(all, sandbox{other + "/container", other, plan.NetRules, true, false, plan.TierContainer})
@@ -24,5 +30,40 @@ func TestEscapeContainer(t *testing.T) {
 // TestEscapeContainerAsUser runs TestEscapeContainer as a user; see TestAsUser.
 func TestEscapeContainerAsUser(t *testing.T) { asUser(t, "^TestEscapeContainer$") }
 
-// runcAt is where Debian installs runc.
-const runcAt = "/usr/sbin/runc"
+// containerSettings are the settings of tier container: a root of layers, and a plain directory with what the policy
+// mounts.
+func containerSettings() []setting {
+	return []setting{
+		{"container", plan.TierContainer, plan.NetRules, plan.UserRoot, true, false, false},
+		{"copy-container", plan.TierContainer, plan.NetRules, plan.UserRoot, true, true, true},
+	}
+}
+
+// hostKernels are the settings of all tiers that have the host's kernel, and that this host has.
+func hostKernels() []setting {
+	if programtest.Runc() == "" {
+		return settings()
+	}
+	return append(settings(), containerSettings()...)
+}
+
+// TestEscapeContainerFindings tries the findings in tier container.
+func TestEscapeContainerFindings(t *testing.T) {
+	t.Parallel()
+	needsRunc(t)
+	playFindings(t, containerSettings(), 2)
+}
+
+// TestEscapeContainerRoots tries some of the hostile images in tier container.
+func TestEscapeContainerRoots(t *testing.T) {
+	t.Parallel()
+	needsRunc(t)
+	hostileRoots(t, containerSettings(), 8*share)
+}
+
+// TestEscapeContainerRootsAsUser runs the tests of roots in tier container as a user; see TestAsUser.
+func TestEscapeContainerRootsAsUser(t *testing.T) {
+	t.Parallel()
+	needsStatic(t)
+	asUser(t, "^TestEscapeContainer(Findings|Roots)$")
+}

@@ -245,7 +245,7 @@ func start(t *testing.T, o *outside, s sandbox) *box.Box {
 		c.Tier = s.tier
 	}
 	if s.tier == plan.TierContainer {
-		c.Runtime = runcAt
+		c.Runtime = programtest.Runc()
 	}
 	if s.tier == plan.TierGvisor {
 		c.Limits.Pids = escapeTasks

@@ -117,7 +117,7 @@ const racers = 4
 // -roots.for. For a root that breaks something, it logs how to try that root alone.
 func TestRandomRoots(t *testing.T) {
 	t.Parallel()
-	c := newCorpus(t, settings())
+	c := newCorpus(t, hostKernels())
 	if !t.Run("gvisor", func(t *testing.T) {
 		kernels := gvisorSettings()
 		if kernels == nil {
@@ -206,7 +206,7 @@ func FuzzRoot(f *testing.F) {
 			f.Add(append([]byte{byte(2 * i)}, escape.Encode(seed...)...))
 		}
 	}
-	c := newCorpus(f, settings())
+	c := newCorpus(f, hostKernels())
 	if err := c.add(f, gvisorSettings()); err != nil {
 		f.Logf("without tier gvisor: %v", err)
 	}
@@ -250,11 +250,19 @@ func (r *recorder) Errorf(string, ...any) { r.errors++ }
 
 // notPlaces are paths in the source that are not files of the sandbox during set-up, with the reason.
 var notPlaces = map[string]string{
-	"/bin":    "the conductor's own root, and where commands are looked for",
-	"/box":    "the conductor's own root",
-	"/view":   "the conductor's own root",
-	"/shared": "the conductor's own root",
-	"/state":  "the conductor's own root",
+	"/bin":              "the conductor's own root, and where commands are looked for",
+	"/box":              "the conductor's own root",
+	"/view":             "the conductor's own root",
+	"/shared":           "the conductor's own root",
+	"/state":            "the conductor's own root",
+	"/runtime":          "the conductor's own root",
+	"/etc/alternatives": "the host, read-only, in the conductor's own root",
+	"/etc/ld.so.cache":  "the host, read-only, in the conductor's own root",
+	"/nix":              "the host, read-only, in the conductor's own root",
+	"/gnu":              "the host, read-only, in the conductor's own root",
+	"/lib32":            "the host, read-only, in the conductor's own root",
+	"/lib64":            "the host, read-only, in the conductor's own root",
+	"/libx32":           "the host, read-only, in the conductor's own root",
 }
 
 // ofHost are paths in the source that belong to the host alone: a locked workspace, which has no other root, may read
@@ -278,7 +286,7 @@ func TestPlaces_CoverSetUpPaths(t *testing.T) {
 		return false
 	}
 	for _, dir := range []string{"../../box/guest", "../../box/initlink", "../../box/procs", "../../box/execs",
-		"../../box/refusals", "../../box/mounts", "../../box/gvisor", "../../plan", "../../rootspec"} {
+		"../../box/refusals", "../../box/mounts", "../../box/gvisor", "../../box/oci", "../../plan", "../../rootspec"} {
 		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 				return err
@@ -314,8 +322,8 @@ func TestPlaces_CoverSetUpPaths(t *testing.T) {
 }
 
 // tops are the top-level directories of a root.
-var tops = []string{"bin", "box", "dev", "etc", "home", "lib", "opt", "proc", "root", "run", "sbin", "shared", "srv",
-	"state", "sys", "tmp", "usr", "var", "view"}
+var tops = []string{"bin", "box", "dev", "etc", "gnu", "home", "lib", "lib32", "lib64", "libx32", "nix", "opt", "proc",
+	"root", "run", "runtime", "sbin", "shared", "srv", "state", "sys", "tmp", "usr", "var", "view"}
 
 // isPath reports whether a string of the source is an absolute path, and not the end of another path, a text or a
 // search path.

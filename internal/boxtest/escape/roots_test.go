@@ -248,6 +248,9 @@ func newTrial(t testing.TB, s setting, tools string) *trial {
 		Journal: at("journal"),
 		Tier:    s.tier, Net: s.net, User: s.user, Caller: caller(t), IdleAfter: -1, Self: true, Trace: true,
 		Shared: []string{at("shared")}, Dirs: []string{"/work"}}
+	if s.tier == plan.TierContainer {
+		c.Runtime = programtest.Runc()
+	}
 	if c.Gated() {
 		rules := "version: 1\nnetwork: {allow: [{host: a.example}]}"
 		if s.inspects {

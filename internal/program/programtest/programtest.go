@@ -93,3 +93,15 @@ func InMemory(t *testing.T) *program.Set {
 	t.Cleanup(func() { s.Close() })
 	return s
 }
+
+// Runc returns the path of runc, the OCI runtime with which tier container is tested, or "" if it is not installed. It
+// is in a directory that may not be in the PATH of an ordinary user.
+func Runc() string {
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/local/sbin", "/usr/sbin") {
+		at, err := filepath.EvalSymlinks(filepath.Join(dir, "runc"))
+		if err == nil && filepath.IsAbs(at) {
+			return at
+		}
+	}
+	return ""
+}
