@@ -37,6 +37,7 @@ func (l *launcher) lock() error {
 	}
 	if g.Landlock >= landlock.ABIScopes { // otherwise init can be signalled by its own number
 		open.Guard = uint32(unix.Gettid())
+		l.scoped = true
 	}
 	give.Refuse = open
 	if err := dropHostCaps(); err != nil {
