@@ -385,7 +385,7 @@ func (d *daemon) killAll(sig syscall.Signal) {
 }
 
 // endPatience bounds the wait for processes that were killed. Those that are left become children of the keeper.
-const endPatience = 4 * time.Second
+const endPatience = 2 * time.Second
 
 // endWorkspace kills every process of the sandbox and waits until none is left, where the kernel does not kill them
 // when init exits.

@@ -74,7 +74,7 @@ func (k *keeper) beingStopped() bool {
 }
 
 // endNow kills all processes before stop answers its caller. The error is that some of a workspace are left: the keeper
-// goes on, and the box has not ended.
+// continues to kill them, and the box has not ended.
 func (k *keeper) endNow() error {
 	if k.config.Tier != plan.TierWorkspace {
 		_ = k.init.Kill()
@@ -93,8 +93,8 @@ func (k *keeper) endNow() error {
 
 // Bounds on the end of a workspace. Box.Stop waits for longer.
 const (
-	unendedPatience = 8 * time.Second // how long a caller of stop waits
-	endsPatience    = 6 * time.Second // how long init may take to end all that it has started
+	unendedPatience = 5 * time.Second // how long a caller of stop waits
+	endsPatience    = 3 * time.Second // how long init may take to end all that it has started
 )
 
 // endInit ends init and all processes inside. In tier workspace the kernel does not end them: init does, which can reach
