@@ -445,8 +445,8 @@ func (f *Frozen) Thaw() error {
 // Stop sends SIGTERM to all processes, kills those that are left after grace, and waits until they are gone.
 // The keeper then unmounts, which takes as long as flushing what was written; see Gone. A keeper that does
 // not answer within grace and ten seconds, or before ctx ends, is killed. Stopping a box that has ended is
-// not an error. In tier workspace Conflict means that processes are left, which the keeper continues to kill: the box has
-// not ended.
+// not an error. In tier workspace Conflict means that processes are left, which the keeper continues to kill: the
+// box has not ended.
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()

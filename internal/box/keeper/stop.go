@@ -97,9 +97,9 @@ const (
 	endsPatience    = 3 * time.Second // how long init may take to end all that it has started
 )
 
-// endInit ends init and all processes inside. In tier workspace the kernel does not end them: init does, which can reach
-// all at once. What init leaves, or all if it was killed, becomes children of the keeper, which ends only when there is
-// none left.
+// endInit ends init and all processes inside. In tier workspace the kernel does not end them: init does, which can
+// reach all at once. What init leaves, or all if it was killed, becomes children of the keeper, which ends only when
+// there is none left.
 func (k *keeper) endInit() {
 	if k.config.Tier != plan.TierWorkspace || k.link == nil {
 		_ = k.init.Kill()
