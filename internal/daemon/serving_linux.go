@@ -99,6 +99,7 @@ func (s *serving) prepare(ctx context.Context) (err error) {
 	for _, w := range s.opt.Warnings {
 		s.log.Warn(w)
 	}
+	s.home.regained.tell(s.log)
 
 	mem, freely, err := limitMemory(s.opt.Memory, s.log)
 	if err != nil {

@@ -191,7 +191,6 @@ func TestLoadKey(t *testing.T) {
 		t.Errorf("left over: %q", left)
 	}
 	for name, spoil := range map[string]func() error{
-		"readable":  func() error { return os.Chmod(path, 0o644) },
 		"short":     func() error { return os.WriteFile(path, []byte("x"), 0o600) },
 		"a link":    func() error { return errors.Join(os.Remove(path), os.Symlink("elsewhere", path)) },
 		"directory": func() error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
@@ -205,6 +204,28 @@ func TestLoadKey(t *testing.T) {
 		}
 		if _, err := LoadKey(dir); err == nil || fault.Is(err, fault.NotFound) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLoadKey_ReplacesExposedKey covers a mode that a process of the same user has set, such as one in a locked
+// workspace: others may have read the key.
+func TestLoadKey_ReplacesExposedKey(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, keyName)
+	for _, mode := range []os.FileMode{0o644, 0o640, 0o604} {
+		before, err := LoadKey(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		after, err := LoadKey(dir)
+		st, serr := os.Stat(path)
+		if err != nil || serr != nil || after == before || st.Mode() != 0o600 {
+			t.Errorf("%o: %v, the same key: %t, %v, %v", mode, err, after == before, st, serr)
 		}
 	}
 }
