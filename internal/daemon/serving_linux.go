@@ -209,7 +209,11 @@ func (s *serving) openTokenFile(ctx context.Context, configured *auth.Configured
 	if err != nil {
 		return err
 	}
-	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private, root: s.opt.RealUID < 0 && os.Getuid() == 0,
+	owner := os.Getuid()
+	if s.opt.RealUID >= 0 {
+		owner = -1
+	}
+	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private, owner: owner,
 		tokens: configured, drop: s.tokens.Ended, log: s.log}
 	return s.file.load(ctx)
 }
