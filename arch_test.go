@@ -100,7 +100,7 @@ var packages = map[string][]string{
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
 		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
 		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
-		"internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
+		"internal/landlock", "internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
 		"internal/secretbox", "internal/thread", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
@@ -111,7 +111,8 @@ var packages = map[string][]string{
 	"internal/box/guest": {
 		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
 		"internal/box/notify", "internal/box/procs", "internal/box/refusals", "internal/box/seccomp",
-		"internal/dirfd", "internal/fault", "internal/plan", "internal/rootspec", "internal/thread",
+		"internal/dirfd", "internal/fault", "internal/landlock", "internal/plan", "internal/rootspec",
+		"internal/thread",
 	},
 	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
 	"internal/box/procs":    {"internal/box/initlink", "internal/fault", "internal/ports/sockets"},
@@ -147,7 +148,10 @@ var packages = map[string][]string{
 	},
 	"internal/gate/inspect": {"internal/fault", "internal/policy"},
 	"internal/gate/link":    {"internal/fault", "internal/thread"},
-	"internal/gate/control": {"client/wire", "internal/fault", "internal/plan", "internal/program", "internal/thread"},
+	"internal/gate/control": {
+		"client/wire", "internal/fault", "internal/landlock", "internal/plan", "internal/program",
+		"internal/thread",
+	},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
 		"internal/journal", "internal/plan", "internal/policy",
@@ -251,6 +255,7 @@ var packages = map[string][]string{
 	"internal/undo":       {},
 	"internal/vfs":        {},
 	"internal/dirfd":      {},
+	"internal/landlock":   {},
 	"internal/thread":     {},
 	"internal/mounttable": {},
 	"internal/tty":        {"internal/visible"},

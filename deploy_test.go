@@ -55,7 +55,7 @@ func TestDeploy_IsHardened(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"deploy/kubernetes/coppice.json", "deploy/devcontainer/devcontainer.json"} {
+	for _, name := range []string{"deploy/seccomp.json", "deploy/devcontainer/devcontainer.json"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -86,14 +86,15 @@ type container struct {
 // their pods.
 func containers(t *testing.T) (all []container) {
 	t.Helper()
-	files, err := filepath.Glob("deploy/kubernetes/*.yaml")
+	files, err := filepath.Glob("deploy/kubernetes/*") // "kubectl apply -f" reads every file of the directory
 	if err != nil || len(files) == 0 {
 		t.Fatal("no manifests: ", err)
 	}
 	for _, file := range files {
 		for _, set := range yamlDocuments[struct {
-			Kind string
-			Spec struct {
+			Kind    string
+			Version string `yaml:"apiVersion"`
+			Spec    struct {
 				Template struct {
 					Spec struct {
 						Token    *bool `yaml:"automountServiceAccountToken"`
@@ -106,6 +107,9 @@ func containers(t *testing.T) (all []container) {
 				}
 			}
 		}](t, file) {
+			if set.Kind == "" || set.Version == "" {
+				t.Errorf("%s is no Kubernetes object, and kubectl apply -f deploy/kubernetes/ would fail", file)
+			}
 			pod := set.Spec.Template.Spec
 			if len(pod.Containers) > 0 && (pod.Token == nil || *pod.Token || !pod.Security.NonRoot || pod.Security.Seccomp == nil) {
 				t.Errorf("%s: a pod has a token of its service account, may run as root, or has no filter of system calls", file)

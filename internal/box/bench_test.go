@@ -155,6 +155,30 @@ func BenchmarkMemory(b *testing.B) {
 	b.ReportMetric(float64(procs)/float64(len(boxes)), "procs/box")
 }
 
+// BenchmarkLock runs a command alternately in a workspace without and with its lock, and reports the medians.
+func BenchmarkLock(b *testing.B) {
+	for _, cmd := range []string{"true", "python3 -c pass"} {
+		b.Run(strings.Fields(cmd)[0], func(b *testing.B) {
+			boxes := [2]*boxtest.Box{boxtest.Tier{Config: workspace}.Start(b), boxtest.Tier{Config: locked}.Start(b)}
+			var took [2][]time.Duration
+			for i := 0; b.Loop(); i++ {
+				for j := range boxes {
+					at := (i + j) % 2
+					began := time.Now()
+					if r := boxes[at].Do(b, wire.ExecRequest{Cmd: strings.Fields(cmd)}); r.Exit.Code != 0 {
+						b.Fatalf("%+v", r)
+					}
+					took[at] = append(took[at], time.Since(began))
+				}
+			}
+			for i, name := range []string{"open-us", "locked-us"} {
+				slices.Sort(took[i])
+				b.ReportMetric(float64(took[i][len(took[i])/2].Microseconds()), name)
+			}
+		})
+	}
+}
+
 // BenchmarkBuild runs programs two at a time, as make(1) does, alternately in a box that records them and in one that
 // does not. The median of the ratios is the cost of the record in time. The processor time of the box, init's included,
 // is less affected by other load. "true" is the worst case: programs that do nothing.

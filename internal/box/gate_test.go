@@ -621,6 +621,36 @@ func TestGate_StartsWithFirstPacket(t *testing.T) {
 	}
 }
 
+// TestGate_RecordsLastPacket checks that a packet is decided and recorded if the box ends just after it was sent: the
+// gate may not have read it, or may not even have started.
+func TestGate_RecordsLastPacket(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"waiting": "version: 1\nnetwork: off", "running": "version: 1\nnetwork: {allow: [a.example]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := (boxtest.Tier{Config: supervised}).Start(t, func(c *plan.Config) {
+				c.ID, c.Phases = fmt.Sprintf("last-%s-%d", name, os.Getpid()), []plan.Phase{phaseOf(t, time.Time{}, text)}
+				if name == "waiting" {
+					c.Net = plan.NetOff
+				}
+			})
+			// Until the box's kernel has noticed that its interface is up, a second at most, it drops what programs send.
+			b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", "sleep 2; echo x >/dev/udp/93.184.216.34/123"}})
+			if err := b.Stop(t.Context(), 0); err != nil || gates(t, b) != 0 {
+				t.Errorf("stop: %v, %d gates", err, gates(t, b))
+			}
+			evs, err := journal.Read(journal.Place{Dir: b.Config.Journal, Key: b.Config.JournalKey}, journal.Query{})
+			if err != nil || !slices.ContainsFunc(evs, func(e wire.NetEvent) bool {
+				return e.Kind == wire.NetDeny && e.Addr == "93.184.216.34" && e.Port == 123
+			}) {
+				t.Errorf("%+v, %v", evs, err)
+			}
+		})
+	}
+}
+
 // gates returns the number of gate processes of a box.
 func gates(t *testing.T, b *boxtest.Box) (n int) {
 	t.Helper()

@@ -15,6 +15,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
@@ -162,6 +164,37 @@ func (g *Gate) cutIf(why func(*flow) string) {
 	}
 }
 
+// refusesTCP reports whether a packet is a SYN that the policy denies, and reports the denial: on the goroutine that
+// reads packets, so that Close need not wait for it. The stack then answers with a reset. serveTCP decides about
+// everything else, also about what a person is asked for.
+func (g *Gate) refusesTCP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	h := header.TCP(pkt.TransportHeader().Slice())
+	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
+		return false
+	}
+	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
+	rl := g.ruleTCP(to)
+	if rl.passes() || rl.verdict == Ask {
+		return false
+	}
+	g.refuse(TCP, to, rl)
+	return true
+}
+
+// ruleTCP decides about a connection.
+func (g *Gate) ruleTCP(to netip.AddrPort) ruling {
+	switch own := isOwn(to.Addr()); {
+	case own && to.Port() == dnsPort:
+		return ruling{verdict: Allow}
+	case own:
+		return ruling{why: Decision{Reason: "the gate's own address serves DNS only"}}
+	}
+	return rule(g.current(), g.pins, TCP, to.Addr(), to.Port(), g.now())
+}
+
+// isOwn reports whether an address is the gate's.
+func isOwn(a netip.Addr) bool { return a == link.Gate4() || a == link.Gate6() }
+
 // serveTCP decides about one connection and forwards it. The stack calls it on its own goroutine for a SYN, and
 // answers the SYN only at Complete.
 func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
@@ -172,13 +205,7 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	defer g.end()
 	id := r.ID()
 	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
-	own := to.Addr() == link.Gate4() || to.Addr() == link.Gate6()
-	rl := ruling{why: Decision{Reason: "the gate's own address serves DNS only"}}
-	if own && to.Port() == dnsPort {
-		rl = ruling{verdict: Allow}
-	} else if !own {
-		rl = rule(g.current(), g.pins, TCP, to.Addr(), to.Port(), g.now())
-	}
+	rl := g.ruleTCP(to)
 	if rl.verdict == Ask {
 		// The stack has not answered, so that the handshake waits.
 		name := rl.name
@@ -198,7 +225,7 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 		return
 	}
 	defer g.leave()
-	if own {
+	if isOwn(to.Addr()) {
 		g.acceptDNS(ctx, r)
 		return
 	}

@@ -23,6 +23,8 @@ type front struct {
 	gate     *Gate
 	fd       int
 	ethernet bool // packets have a link header, and the sandbox has a neighbour
+
+	stack stack.NetworkDispatcher // receives packets after open
 }
 
 // maxEcho is the longest echo request that is answered.
@@ -32,6 +34,16 @@ const maxEcho = 4096
 func (f *front) Capabilities() stack.LinkEndpointCapabilities {
 	return f.Endpoint.Capabilities() &^ stack.CapabilityResolutionRequired
 }
+
+// Attach sets the stack that receives packets after open, or with nil stops reading.
+func (f *front) Attach(to stack.NetworkDispatcher) {
+	if f.stack = to; to == nil {
+		f.Endpoint.Attach(nil)
+	}
+}
+
+// open starts reading. Attach does not: the stack would drop what is read before its interface is enabled.
+func (f *front) open() { f.Endpoint.Attach(f.stack) }
 
 // AddHeader adds a link header with the sandbox's address.
 func (f *front) AddHeader(pkt *stack.PacketBuffer) {
@@ -131,9 +143,12 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 		f.icmp6(pkt, src, dst, size)
 		return false
 	case dst.IsMulticast():
-		if h[6] == unix.IPPROTO_UDP {
+		switch {
+		case h[6] == unix.IPPROTO_UDP:
 			f.gate.drop(UDP, dst, "multicast and broadcast are not supported")
-		} else {
+		case h[6] == unix.IPPROTO_HOPOPTS && !isReport(pkt):
+			f.gate.drop(protocol(h[6]), dst, "multicast and broadcast are not supported")
+		default:
 			f.gate.counts.frames.Add(1) // includes the kernel's own reports
 		}
 		return false
@@ -151,6 +166,16 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 	}
 	f.gate.drop(protocol(h[6]), dst, "only TCP, UDP and ICMP echo without extension headers are supported")
 	return false
+}
+
+// isReport reports whether an IPv6 packet with hop-by-hop options is one that a kernel sends by itself about its
+// multicast groups (MLD). The filter of link.Open drops most of them; a Pair has no filter.
+func isReport(pkt *stack.PacketBuffer) bool {
+	b := whole(pkt, header.IPv6MinimumSize+9)
+	if b == nil || b[40] != unix.IPPROTO_ICMPV6 || b[41] != 0 || [4]byte(b[42:46]) != [4]byte{5, 2, 0, 0} {
+		return false
+	}
+	return b[48] == 131 || b[48] == 132 || b[48] == 143
 }
 
 // send writes a packet to the sandbox. If there is no room, it is lost, as on any link.

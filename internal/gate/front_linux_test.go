@@ -47,6 +47,7 @@ func newWorkbench(t testing.TB, k kind, p Policy) *workbench {
 	w.front = &front{gate: g, fd: pair[0], ethernet: k == veth}
 	w.Init(deaf{}, w.front)
 	w.Attach(&w.passed)
+	w.open()
 	w.end = func() {
 		g.journal.close()
 		wait()
@@ -253,6 +254,24 @@ func TestFront_PairHasNoNeighbours(t *testing.T) {
 	if before := w.gate.counts.frames.Load(); w.frame(header.IPv6ProtocolNumber, request) != nil ||
 		w.gate.counts.frames.Load() != before+1 {
 		t.Error("ARP is not dropped")
+	}
+}
+
+// TestFront_RecordsOptionsBeforeICMP checks that hop-by-hop options hide nothing: only the kernel's own reports about
+// multicast groups are dropped without an event.
+func TestFront_RecordsOptionsBeforeICMP(t *testing.T) {
+	t.Parallel()
+	const group = "ff02::16"
+	options := func(kind byte) []byte { return []byte{58, 0, 5, 2, 0, 0, 1, 0, kind, 0, 0, 0, 0, 0, 0, 0} }
+	w := newWorkbench(t, socket, denyAll{})
+	for _, kind := range []byte{131, 132, 143} {
+		w.frame(header.IPv6ProtocolNumber, packet6(unix.IPPROTO_HOPOPTS, b6, group, options(kind)...))
+	}
+	w.frame(header.IPv6ProtocolNumber, packet6(unix.IPPROTO_HOPOPTS, b6, group, options(128)...))
+	w.frame(header.IPv6ProtocolNumber, packet6(unix.IPPROTO_HOPOPTS, b6, "2001:db8::1", options(143)...))
+	w.end()
+	if len(w.told) != 2 || w.told[0].Addr.String() != group || w.told[1].Addr.String() != "2001:db8::1" {
+		t.Errorf("%+v", w.told)
 	}
 }
 

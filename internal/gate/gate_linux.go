@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/coppice-dev/coppice/internal/decoy"
@@ -125,6 +126,7 @@ type Gate struct {
 	names    *resolver
 	stack    *stack.Stack
 	link     *front
+	child    stack.LinkEndpoint // below link
 	counts   counts
 	buffers  buffers
 	spent    spending
@@ -132,7 +134,9 @@ type Gate struct {
 	ca       func() (*inspect.Authority, error) // created on first use
 	dials    *rate.Limiter
 
-	eventfds []int // created by the link; closed after it
+	eventfds []int            // created by the link; closed after it
+	unread   chan struct{}    // closed when the link is read no more
+	dns      []tcpip.Endpoint // of the servers of DNS
 
 	cancel  context.CancelCauseFunc
 	flushed func() // waits for the journal
@@ -179,7 +183,7 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 			WithHint("must be %d to %d", link.MinMTU, link.MaxMTU)
 	}
 	g := &Gate{fd: o.FD, ethernet: ethernet, mtu: o.MTU, bounds: o.Bounds.withDefaults(), dial: o.Dial, now: o.Now,
-		pins: newPins(), flows: map[*flow]struct{}{}}
+		pins: newPins(), flows: map[*flow]struct{}{}, unread: make(chan struct{})}
 	g.dials = rate.NewLimiter(rate.Limit(g.bounds.PerSec), 2*g.bounds.PerSec)
 	if g.now == nil {
 		g.now = time.Now
@@ -254,10 +258,12 @@ func (g *Gate) Stats() Stats {
 	return s
 }
 
-// Close cuts all connections, reports the remaining events, and returns when all goroutines of the gate have ended.
-// It may be called more than once.
+// Close decides about the packets that the sandbox has sent so far, as far as that takes no longer than a second, so
+// that denials are reported. Then it cuts all connections, reports the remaining events, and returns when all
+// goroutines of the gate have ended. It may be called more than once.
 func (g *Gate) Close() (err error) {
 	g.closing.Do(func() {
+		g.readLast()
 		g.mu.Lock()
 		g.closed = true
 		g.mu.Unlock()

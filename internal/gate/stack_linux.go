@@ -23,6 +23,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
@@ -48,14 +49,16 @@ func (g *Gate) start(ctx context.Context) error {
 	}
 	tf := tcp.NewForwarder(g.stack, limit.FlowBuffer, g.bounds.Opening,
 		func(r *tcp.ForwarderRequest) { g.serveTCP(ctx, r) })
-	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tf.HandlePacket)
+	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber,
+		func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+			return !g.refusesTCP(id, pkt) && tf.HandlePacket(id, pkt)
+		})
 	uf := udp.NewForwarder(g.stack, func(r *udp.ForwarderRequest) bool { return g.serveUDP(ctx, r) })
 	g.stack.SetTransportProtocolHandler(udp.ProtocolNumber, uf.HandlePacket)
 	for _, at := range []netip.Addr{link.Gate4(), link.Gate6()} {
-		full := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.AsSlice()), Port: dnsPort}
-		c, err := gonet.DialUDP(g.stack, &full, nil, netProto(at))
+		c, err := g.listenDNS(at)
 		if err != nil {
-			return fault.Wrap(err, "serve DNS")
+			return err
 		}
 		g.spawn(func() {
 			<-ctx.Done()
@@ -64,11 +67,28 @@ func (g *Gate) start(ctx context.Context) error {
 		g.spawn(func() { g.serveDNS(ctx, c) })
 	}
 	g.spawn(func() { g.tick(ctx) })
-	// Enable the interface last, so that packets only arrive when their handlers exist.
+	// Last, so that packets only arrive when their handlers exist.
 	if terr := g.stack.EnableNIC(nic); terr != nil {
 		return stackError("enable the interface", terr)
 	}
+	g.link.open()
 	return nil
+}
+
+// listenDNS binds the DNS port of one address of the gate.
+func (g *Gate) listenDNS(at netip.Addr) (*gonet.UDPConn, error) {
+	var wq waiter.Queue
+	ep, terr := g.stack.NewEndpoint(udp.ProtocolNumber, netProto(at), &wq)
+	if terr != nil {
+		return nil, stackError("serve DNS", terr)
+	}
+	full := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.AsSlice()), Port: dnsPort}
+	if terr := ep.Bind(full); terr != nil {
+		ep.Close()
+		return nil, stackError("serve DNS", terr)
+	}
+	g.dns = append(g.dns, ep)
+	return gonet.NewUDPConn(&wq, ep), nil
 }
 
 // openLink creates the link for the kind of g.fd. It does not read yet.
@@ -81,6 +101,7 @@ func (g *Gate) openLink(ctx context.Context) (err error) {
 	} else {
 		var p *pipe
 		p, g.fd, err = newPipe(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
+			close(g.unread)
 			g.linkFailed(ctx, cmp.Or(err, errors.New("the peer is closed")).Error())
 		})
 		if err == nil {
@@ -91,6 +112,7 @@ func (g *Gate) openLink(ctx context.Context) (err error) {
 		return err
 	}
 	g.link = &front{gate: g, fd: fd, ethernet: g.ethernet}
+	g.child = child
 	g.link.Init(child, g.link)
 	return nil
 }
@@ -128,7 +150,8 @@ func (g *Gate) newChild(ctx context.Context, fd int) (stack.LinkEndpoint, error)
 		// Handle packets on the goroutine that reads them, so that none is in progress when it has ended.
 		ProcessorsPerChannel: 1,
 		PreConfigured:        true, IsPacketSocket: []bool{false}, // one socket: no fan-out
-		ClosedFunc: func(terr tcpip.Error) {
+		ClosedFunc: func(terr tcpip.Error) { // when the only reader ends
+			close(g.unread)
 			if terr != nil {
 				g.linkFailed(ctx, terr.String())
 			}

@@ -35,18 +35,21 @@ func (g *Gate) serveDNS(ctx context.Context, c *gonet.UDPConn) {
 			continue
 		}
 		m := append([]byte(nil), buf[:min(n, limit.DNSQuery+1)]...)
-		if !g.begin() {
-			g.names.give()
-			return
-		}
-		go func() {
-			defer g.end()
+		reply := func() {
 			defer g.names.give()
 			if r := g.names.answer(ctx, m, 0); r != nil {
 				if _, err := c.WriteTo(r, from); err != nil {
 					g.counts.frames.Add(1)
 				}
 			}
+		}
+		if !g.begin() { // the gate is being closed: the query is decided all the same, so that a denial is reported
+			reply()
+			continue
+		}
+		go func() {
+			defer g.end()
+			reply()
 		}()
 	}
 }

@@ -5,11 +5,9 @@ package masks
 import (
 	"bytes"
 	"context"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -100,23 +98,20 @@ func Identities(a, b *meta.Sandbox, fa, fb Files) map[string]bool {
 	known := slices.Concat([]string{a.MachineID, b.MachineID}, a.Foreign, b.Foreign)
 	list := map[string]bool{}
 	for _, name := range rootfs.MachineIDFiles() {
-		if slices.Contains(known, machineID(fa, name)) && slices.Contains(known, machineID(fb, name)) {
+		if hasAny(known, fa, name) && hasAny(known, fb, name) {
 			list[name] = true
 		}
 	}
 	return list
 }
 
-// machineID reads the machine ID in a file; "-", which is none, if there is none.
-func machineID(files Files, name string) string {
+// hasAny reports whether a file has one of the machine IDs.
+func hasAny(ids []string, files Files, name string) bool {
 	f, err := files.Open(name)
 	if err != nil {
-		return "-"
+		return false
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 2*rootfs.MachineIDSize))
-	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
-		return id
-	}
-	return "-"
+	id, err := rootfs.ReadMachineID(f)
+	return err == nil && id != "" && slices.Contains(ids, id)
 }

@@ -87,8 +87,8 @@ func MachineIDs(stack rootspec.Stack) (ids []string, err error) {
 	return ids, nil
 }
 
-// MachineIDSize is the number of characters of a machine ID.
-const MachineIDSize = 32
+// machineIDSize is the number of characters of a machine ID.
+const machineIDSize = 32
 
 // machineID returns the machine ID in a file of the stack, and the file's properties. The ID is "" if the file has
 // none, is not a regular file, or cannot be read by the caller. Links are not followed.
@@ -105,18 +105,29 @@ func (m *masker) machineID(name string) (id string, st unix.Stat_t, err error) {
 		return "", st, fault.Wrap(err, "read %s", name)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 2*MachineIDSize))
+	id, err = ReadMachineID(f)
 	if err == nil {
 		err = unix.Fstat(int(f.Fd()), &st)
 	}
+	return id, st, fault.Wrap(err, "read %s", name)
+}
+
+// ReadMachineID returns the machine ID that a file of MachineIDFiles contains. It is "" if there is none: machine-id(5)
+// also allows an empty file, and "uninitialized".
+func ReadMachineID(file io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(file, 2*machineIDSize))
 	if err != nil {
-		return "", st, fault.Wrap(err, "read %s", name)
+		return "", err
 	}
-	id = strings.TrimSpace(string(text))
-	if _, err := hex.DecodeString(id); err != nil || len(id) != MachineIDSize {
-		return "", st, nil
+	if id := strings.TrimSpace(string(text)); isMachineID(id) {
+		return id, nil
 	}
-	return id, st, nil
+	return "", nil
+}
+
+func isMachineID(s string) bool {
+	_, err := hex.DecodeString(s)
+	return err == nil && len(s) == machineIDSize
 }
 
 // maskFile is a file in an identity layer, with owner, mode and time of the one that it covers.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"golang.org/x/sys/unix"
 
@@ -16,9 +17,9 @@ import (
 
 // Machine IDs of the tests.
 var (
-	ownID     = strings.Repeat("a", MachineIDSize)
-	foreignID = strings.Repeat("b", MachineIDSize)
-	otherID   = strings.Repeat("c", MachineIDSize)
+	ownID     = strings.Repeat("a", machineIDSize)
+	foreignID = strings.Repeat("b", machineIDSize)
+	otherID   = strings.Repeat("c", machineIDSize)
 )
 
 func TestIdentity_ReplacesForeignIDs(t *testing.T) {
@@ -63,7 +64,7 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 		"empty":           {files{etc: write("")}, nil, nil},
 		"uninitialized":   {files{etc: write("uninitialized\n")}, nil, nil},
 		"long":            {files{etc: write(foreignID + strings.Repeat("b", 1<<16))}, nil, nil},
-		"not hexadecimal": {files{etc: write(strings.Repeat("g", MachineIDSize))}, nil, nil},
+		"not hexadecimal": {files{etc: write(strings.Repeat("g", machineIDSize))}, nil, nil},
 		"a named pipe":    {files{etc: pipe}, nil, nil},
 		"a directory":     {files{etc: dir}, nil, nil},
 	} {
@@ -80,7 +81,7 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 			if ids, err := MachineIDs(stack); err != nil || !slices.Equal(ids, c.ids) {
 				t.Errorf("%q, %v", ids, err)
 			}
-			k := Identity{Below: stack, MachineID: ownID, Instead: []string{strings.Repeat("d", MachineIDSize), foreignID}}
+			k := Identity{Below: stack, MachineID: ownID, Instead: []string{strings.Repeat("d", machineIDSize), foreignID}}
 			made, err := k.Make(home)
 			if err != nil || (made == "") != (len(c.want) == 0) {
 				t.Fatalf("%q, %v", made, err)
@@ -163,5 +164,20 @@ func TestHostPlan_LeavesOutReplacedFiles(t *testing.T) {
 	}
 	if got := p().identified(rootspec.Stack{}).Files; len(got) != 3 {
 		t.Errorf("%v", got)
+	}
+}
+
+func TestReadMachineID_AcceptsIDsOnly(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		ownID: ownID, ownID + "\n": ownID, "": "", "uninitialized\n": "", ownID[1:]: "", ownID + "a": "",
+		strings.Repeat("g", machineIDSize): "", strings.Repeat(" ", 3*machineIDSize) + ownID: "",
+	} {
+		if got, err := ReadMachineID(strings.NewReader(text)); err != nil || got != want {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
+	}
+	if id, err := ReadMachineID(iotest.ErrReader(os.ErrInvalid)); err == nil || id != "" {
+		t.Errorf("a file that cannot be read: %q, %v", id, err)
 	}
 }

@@ -9,14 +9,15 @@
 // Landlock domain. Init itself cannot be traced or read from inside, since it is not dumpable, and PID 1 receives a
 // signal from its own namespace only if it has a handler for it.
 //
-// BUG(signals): in tier workspace, init is not PID 1, and the launcher is in the Landlock domain of the commands. So a
-// command can kill or stop init by the number of the launcher's thread, and so ends its own sandbox: kill(2) takes any
-// thread's, and acts on the whole process.
+// In tier workspace, init is not PID 1, and Landlock takes the launcher for one of the commands, so that a signal to it
+// by the number of its thread would reach init. The filter refuses the calls that send one (seccomp.Options.Guard). The
+// launcher must be in the domain of the commands: only a fork passes a domain on, and commands in different domains
+// could not signal each other. As a separate process it could be ended by them.
 //
 // Independent parts of init are packages: initlink (the messages between keeper and init), mounts (the primitives of
 // the root), procs (reading information about processes), execs (the record of programs) and refusals (the summary of
 // refused calls).
 //
-// It is imported by cmd/coppice-init and, for tier gvisor, by relay. It imports these packages, plan,
-// seccomp, notify, rootspec, dirfd, client/wire and fault.
+// It is imported by cmd/coppice-init and, for tier gvisor, by relay. It imports these packages, plan, seccomp, notify,
+// landlock, rootspec, dirfd, thread, client/wire and fault.
 package guest

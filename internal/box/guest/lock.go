@@ -14,6 +14,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/landlock"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
@@ -33,6 +34,9 @@ func (l *launcher) lock() error {
 		if err := landlockLock(g); err != nil {
 			return err
 		}
+	}
+	if g.Landlock >= landlock.ABIScopes { // otherwise init can be signalled by its own number
+		open.Guard = uint32(unix.Gettid())
 	}
 	give.Refuse = open
 	if err := dropHostCaps(); err != nil {

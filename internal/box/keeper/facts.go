@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/landlock"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
@@ -19,12 +20,8 @@ func hostFacts() (f plan.Facts, err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
 		return f, fault.Wrap(err, "read the host's resolvers")
 	}
-	version, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1)
-	switch {
-	case e == 0:
-		f.Landlock = int(version)
-	case !noLandlock(e):
-		return f, fault.Wrap(e, "read the version of Landlock")
+	if f.Landlock, err = landlock.Version(); err != nil && !noLandlock(err) {
+		return f, fault.Wrap(err, "read the version of Landlock")
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {

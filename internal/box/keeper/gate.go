@@ -22,19 +22,19 @@ import (
 )
 
 // startGate starts the gate, which waits for its end of the link, unless the first packet is to start it.
-func (b *building) startGate(context.Context) error {
+func (b *building) startGate(ctx context.Context) error {
 	if !b.config.Gated() || b.config.GateWaits() {
 		return nil
 	}
 	b.undos[undoGate] = b.k.gate.close
-	_, err := b.k.startGate()
+	_, err := b.k.startGate(ctx.Done())
 	return err
 }
 
-// startGate starts the process of the gate.
-func (k *keeper) startGate() (*control.Process, error) {
+// startGate starts the process of the gate, unless late is closed before.
+func (k *keeper) startGate(late <-chan struct{}) (*control.Process, error) {
 	c := k.config
-	return k.gate.start(func() (*control.Process, error) {
+	return k.gate.start(late, func() (*control.Process, error) {
 		return control.Start(k.helpers.gate, c.ID, c.Journal, c.JournalKey, os.Stderr)
 	})
 }
@@ -61,6 +61,8 @@ func (b *building) startWire(context.Context) error {
 			f.Close()
 			b.k.wire[i] = nil
 		}
+		b.k.netns.Close() // returns ErrInvalid for nil
+		b.k.netns = nil
 	}
 	if b.config.Tier == plan.TierGvisor {
 		w.packets, w.err = b.k.openPair()
@@ -72,9 +74,9 @@ func (b *building) startWire(context.Context) error {
 		close(w.done)
 		return fault.Wrap(err, "open the sandbox's network")
 	}
+	b.k.netns = netns
 	go func() { // ends before the attempt, which waits for it
 		defer close(w.done)
-		defer netns.Close()
 		w.packets, w.err = link.Open(netns, 0)
 	}()
 	return nil
@@ -107,8 +109,12 @@ func (b *building) openWire(ctx context.Context) error {
 		b.undos[undoApart] = k.forgetLink
 		return nil
 	}
-	ca, err := k.beginGate(k.gate.process(), packets)
-	packets.Close()
+	defer packets.Close()
+	p, err := k.gate.process()
+	if err != nil {
+		return err
+	}
+	ca, err := k.beginGate(p, packets)
 	if err != nil {
 		return err
 	}
@@ -142,8 +148,8 @@ func (k *keeper) watchGate() {
 	if !k.awaitPacket() {
 		return
 	}
-	p := k.gate.process()
-	if p == nil { // it could not be started
+	p, err := k.gate.process()
+	if err != nil { // the box is being ended
 		return
 	}
 	k.own.Go(func() { k.watchTokens(p) })

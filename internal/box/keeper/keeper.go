@@ -45,8 +45,9 @@ type keeper struct {
 	user     protocol.InsideUser
 	group    *cgroup.Group // nil without one
 	shares   cgroup.Shares // limits that version 1 enforces
-	gate     gateway       // started only if Config.Gated
+	gate     *gateway      // started only if Config.Gated
 	wire     [2]*os.File   // in tier gvisor: both ends of the gate's link
+	netns    *os.File      // otherwise, with a gate: its link lives as long, so that the gate can read all packets
 	decoys   *decoys       // nil if there are none
 	refused  *refused      // nil if refusals are not reported
 	listener *net.UnixListener
@@ -58,7 +59,6 @@ type keeper struct {
 	freezing chan struct{} // one token: held from freeze to thaw
 	rekeying sync.Mutex
 	apart    *quarantine // guarded by rekeying; nil except in a resumed box that was not released yet
-	gateless bool        // guarded by rekeying; the gate that waited for a packet could not be started
 	asleep   *os.File    // guarded by rekeying; the gate's end of the link while the gate waits for a packet, else nil
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box
@@ -163,7 +163,7 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 // blankKeeper returns a keeper without a box.
 func blankKeeper(c plan.Config) *keeper {
 	return &keeper{
-		config: c, started: time.Now(), idleFrom: time.Now(),
+		config: c, started: time.Now(), idleFrom: time.Now(), gate: newGateway(),
 		startPatience: limit.StartSeconds * time.Second,
 		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
 		answerPatience: limit.InitAnswerSeconds * time.Second, savePatience: limit.SaveSeconds * time.Second,
@@ -237,8 +237,9 @@ func (k *keeper) end() {
 		k.listener.Close()
 		_ = os.Remove(filepath.Join(k.config.RunDir, protocol.SocketName))
 	}
-	k.gate.close()
 	k.quit() // no caller waits for an answer any longer
+	k.closeGate()
+	k.netns.Close() // returns ErrInvalid for nil
 	if k.link != nil {
 		k.link.Shutdown()
 	}

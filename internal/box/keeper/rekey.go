@@ -69,7 +69,11 @@ func (k *keeper) release() error {
 		return nil
 	}
 	g, enforced := k.apart.guest, k.enforced
-	ca, err := k.beginGate(k.gate.process(), k.apart.packets)
+	p, err := k.gate.process()
+	if err != nil {
+		return err
+	}
+	ca, err := k.beginGate(p, k.apart.packets)
 	if err != nil {
 		// The gate may have started, in an unknown state: the box must not run with it.
 		k.gate.close()

@@ -5,51 +5,12 @@ package keeper
 import (
 	"errors"
 	"os"
-	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/control"
 )
-
-// gateway holds the process of the gate, which may start while the box is being ended. The zero value holds none. Its
-// methods are safe for concurrent use.
-type gateway struct {
-	mu     sync.Mutex
-	p      *control.Process // guarded by mu; nil until it was started
-	closed bool             // guarded by mu
-}
-
-// start starts the process, unless the box is being ended.
-func (g *gateway) start(start func() (*control.Process, error)) (*control.Process, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return nil, fault.New(fault.Unavailable, "the sandbox is being stopped")
-	}
-	var err error
-	g.p, err = start()
-	return g.p, err
-}
-
-// process returns the process; nil if it was not started. It may have exited.
-func (g *gateway) process() *control.Process {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.p
-}
-
-// close stops the process, waits until it has exited, and prevents that it is started again.
-func (g *gateway) close() {
-	g.mu.Lock()
-	p := g.p
-	g.closed = true
-	g.mu.Unlock()
-	if p != nil {
-		p.Close()
-	}
-}
 
 // awaitPacket waits until the gate has started, and starts one that waits for a packet when there is one. It returns
 // false if the box ended before, or if the gate could not be started, which it reports.
@@ -61,10 +22,10 @@ func (k *keeper) awaitPacket() bool {
 		return true
 	}
 	arrived := make(chan struct{})
-	go func() { // ends when packets is closed
+	k.own.Go(func() { // ends when packets is closed, at the latest by end
 		defer close(arrived)
 		waitReadable(packets)
-	}()
+	})
 	select {
 	case <-arrived: // or another policy has started the gate
 	case <-k.stop:
@@ -73,11 +34,9 @@ func (k *keeper) awaitPacket() bool {
 	k.rekeying.Lock()
 	defer k.rekeying.Unlock()
 	select {
-	case <-k.stop:
-		k.forgetLink()
+	case <-k.stop: // closeGate handles what was sent before the end
 		return false
 	case <-k.over:
-		k.forgetLink()
 		return false
 	default:
 	}
@@ -88,26 +47,56 @@ func (k *keeper) awaitPacket() bool {
 	return true
 }
 
+// lastPatience is how long the end of a box waits for a gate that is to decide about the box's last packets.
+const lastPatience = 5 * time.Second
+
+// closeGate ends the gate when the box has ended. A gate that waits for a packet first decides about those that were
+// sent, so that they are recorded.
+func (k *keeper) closeGate() {
+	decided := make(chan struct{})
+	go func() {
+		defer close(decided)
+		k.decideLast()
+	}()
+	select {
+	case <-decided:
+	case <-time.After(lastPatience):
+	}
+	k.gate.close() // fails a start or request in progress
+	<-decided
+}
+
+// decideLast makes a gate that waits for a packet begin if there is one. The gate reads all of them before it exits.
+func (k *keeper) decideLast() {
+	k.rekeying.Lock()
+	defer k.rekeying.Unlock()
+	if k.asleep == nil || !readable(k.asleep) {
+		k.forgetLink()
+		return
+	}
+	if _, err := k.awake(); err != nil {
+		k.reportGate("the gate could not be started: what the sandbox sent just before its end was dropped without a " +
+			"record of each destination: " + err.Error())
+	}
+}
+
 // awake returns the gate, and first starts it if it waits for a packet. If it cannot be started, the interface of the
 // box is removed. The caller holds k.rekeying.
 func (k *keeper) awake() (*control.Process, error) {
 	if k.asleep != nil {
 		defer k.forgetLink()
-		p, err := k.startGate()
+		late := make(chan struct{})
+		defer time.AfterFunc(k.startPatience, func() { close(late) }).Stop()
+		p, err := k.startGate(late)
 		if err == nil {
 			_, err = k.beginGate(p, k.asleep)
 		}
 		if err != nil {
 			k.gate.close() // it may have started, in an unknown state
-			k.gateless = true
 			return nil, err
 		}
 	}
-	if p := k.gate.process(); p != nil && !k.gateless {
-		return p, nil
-	}
-	return nil, fault.New(fault.Unavailable, "the sandbox's gate could not be started: the network is unreachable").
-		WithHint("restart the sandbox: coppice stop NAME; the next command starts it")
+	return k.gate.process()
 }
 
 // forgetLink closes the end of the link that is kept for a gate that waits. The caller holds k.rekeying, or is the only

@@ -84,7 +84,7 @@ func (s *server) connectFor(c caller) verdict {
 	if domain == unix.AF_UNIX {
 		file, err := s.reachable(c, address)
 		if err != nil {
-			return s.refused(c, err)
+			return s.refused(c, "connect", err)
 		}
 		defer unix.Close(file)
 		address = append(address[:pathAt:pathAt], byFD(file)+"\x00"...)
@@ -94,7 +94,7 @@ func (s *server) connectFor(c caller) verdict {
 	return verdict{errno: e}
 }
 
-// errOutside is the refusal of a socket that is not in Options.Sockets.
+// errOutside is the refusal of a name that is not in Options.Sockets.
 var errOutside = fmt.Errorf("not in a directory of the sandbox: %w", unix.EACCES)
 
 // reachable opens the socket that the address of a Unix socket names, if it is in one of Options.Sockets. An abstract
@@ -123,10 +123,10 @@ func (s *server) reachable(c caller, address []byte) (file int, err error) {
 	return -1, err
 }
 
-// refused answers a connect that is not carried out, and reports it if it is a refusal of this package.
-func (s *server) refused(c caller, err error) verdict {
+// refused answers a call that is not carried out, and reports it if it is a refusal of this package.
+func (s *server) refused(c caller, call string, err error) verdict {
 	if errors.Is(err, errOutside) && s.opt.Refused != nil {
-		s.opt.Refused(Refusal{Call: "connect", Errno: unix.EACCES, TID: c.tid,
+		s.opt.Refused(Refusal{Call: call, Errno: unix.EACCES, TID: c.tid,
 			Program: s.program(&notification{id: c.id, tid: uint32(c.tid)})})
 	}
 	return fail(err)

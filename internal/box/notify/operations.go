@@ -19,6 +19,7 @@ var operationsAt = map[uint32]operation{
 	unix.SYS_EXECVE:   {execute: true},
 	unix.SYS_EXECVEAT: {execute: true},
 	unix.SYS_CONNECT:  {connect: true},
+	unix.SYS_LISTEN:   {listen: true},
 	// The first call that C libraries and the Go runtime make.
 	unix.SYS_SET_TID_ADDRESS:   {begin: true},
 	unix.SYS_SCHED_GETAFFINITY: {begin: true},

@@ -43,7 +43,7 @@ type Options struct {
 	Refusals seccomp.Refusals
 	Refused  func(Refusal)
 	// Sockets are directories of this process's root, without links in their paths. Of the Unix sockets with a path,
-	// callers can connect only to those in one of them; see connect.
+	// callers can connect only to those in one of them, and listen on none with an abstract name; see connect.
 	Sockets []string
 	// Terminals opens for callers the slaves of the pseudo terminals that they have made.
 	Terminals bool
@@ -230,6 +230,8 @@ func (s *server) decide(n *notification) (verdict, func()) {
 		return proceed, nil
 	case op.connect:
 		return verdict{}, func() { s.connect(c) }
+	case op.listen:
+		return verdict{}, func() { s.listen(c) }
 	case op.rename != nil:
 		if !s.ownProc {
 			return proceed, nil
@@ -254,6 +256,7 @@ type operation struct {
 	execute bool
 	begin   bool
 	connect bool
+	listen  bool
 	emulate func(c caller, args [6]uint64) verdict
 }
 

@@ -24,6 +24,9 @@ type Options struct {
 	NoInet bool
 	// NoUnix refuses Unix sockets, where nothing checks connect(2). Pairs that are connected from the start remain.
 	NoUnix bool
+	// Guard is the number of a thread to which no command can send a signal, where the kernel would permit it; 0 is
+	// none. Other limits on signals are not the filter's.
+	Guard uint32
 }
 
 // lastKnownCall is file_setattr (Linux 6.17), the last call that was reviewed for this table. Later calls do not exist
@@ -96,7 +99,11 @@ func allRules(o Options) []Rule {
 		local := []Test{{Arg: 0, Is: In, Of: []uint32{unix.AF_UNIX}}}
 		socket.Cases = slices.Insert(socket.Cases, 0, Case{When: local, Do: Errno(unix.EACCES)})
 	}
-	return slices.Concat([]Rule{leases, socket, pair}, hardening, hardeningArch)
+	rules := slices.Concat([]Rule{leases, socket, pair}, hardening, hardeningArch)
+	if o.Guard != 0 {
+		rules = guard(rules, o.Guard)
+	}
+	return rules
 }
 
 // leases refuses leases on files. Only a filter can refuse a lease to the owner of a file (generic_setlease of

@@ -17,7 +17,8 @@ type NotifyOptions struct {
 	Promote bool
 	// Trace passes the calls that start a program on, so that the listener sees every start.
 	Trace bool
-	// Connect passes connect(2) on, so that the listener decides which Unix sockets can be reached.
+	// Connect passes connect(2) and listen(2) on, so that the listener decides which Unix sockets can be reached, and
+	// made reachable.
 	Connect bool
 	// Terminals passes on the ioctl(2) that opens the slave of a pseudo terminal, which Landlock would refuse.
 	Terminals bool
@@ -55,6 +56,10 @@ func notifyingRules(o NotifyOptions) []Rule {
 			Do:    Notify,
 			Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
 				"before ABI 9",
+		}, Rule{
+			Calls: []uint32{unix.SYS_LISTEN},
+			Do:    Notify,
+			Why:   "the name of the socket, which may be abstract; Landlock does not restrict which of those are taken",
 		})
 	}
 	if o.Trace {

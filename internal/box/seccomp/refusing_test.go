@@ -29,7 +29,7 @@ func strictest(a, b Action) Action {
 func TestRefusals_AnswerLikeHardening(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		o := Options{Netlink: rapid.Bool().Draw(t, "netlink")}
+		o := Options{Netlink: rapid.Bool().Draw(t, "netlink"), Guard: rapid.SampledFrom([]uint32{0, 40}).Draw(t, "guard")}
 		with := o
 		with.Report = true
 		c := drawCall(t, lastKnownCall+5)
@@ -75,7 +75,7 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 // order.
 func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
-	refused := RefusalsOf(Options{Report: true})
+	refused := RefusalsOf(Options{Report: true, Guard: 1})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
 		for _, nr := range r.Calls {
 			if _, ok := refused[nr]; ok {

@@ -219,6 +219,47 @@ func TestInner_AdditionalRules(t *testing.T) {
 	}
 }
 
+// TestHardening_GuardsOneThread checks the calls that would signal a thread, and that others are as without it.
+func TestHardening_GuardsOneThread(t *testing.T) {
+	t.Parallel()
+	const tid, high = 4711, uint64(0xdead) << 32
+	eperm, einval := Errno(unix.EPERM), Errno(unix.EINVAL)
+	guarded, open := Hardening(Options{Guard: tid}), Hardening(Options{})
+	for _, c := range []struct {
+		nr   uint32
+		args [6]uint64
+		want Action
+	}{
+		{unix.SYS_KILL, [6]uint64{tid, 9}, eperm},
+		{unix.SYS_KILL, [6]uint64{high | tid, 0}, eperm},
+		{unix.SYS_KILL, [6]uint64{tid + 1, 9}, Allow},
+		{unix.SYS_KILL, [6]uint64{^uint64(0), 9}, Allow}, // to all: the kernel looks at the first thread of each process
+		{unix.SYS_TKILL, [6]uint64{tid, 19}, eperm},
+		{unix.SYS_TKILL, [6]uint64{9, tid}, Allow},
+		{unix.SYS_TGKILL, [6]uint64{1, tid, 9}, eperm},
+		{unix.SYS_TGKILL, [6]uint64{tid, 1, 9}, Allow}, // the numbers do not belong together
+		{unix.SYS_RT_SIGQUEUEINFO, [6]uint64{tid, 9, 0x1000}, eperm},
+		{unix.SYS_RT_TGSIGQUEUEINFO, [6]uint64{1, tid, 9, 0x1000}, eperm},
+		{unix.SYS_PIDFD_SEND_SIGNAL, [6]uint64{3, 9}, Errno(unix.ENOSYS)},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, tid}, eperm},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN, 7}, Allow},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETOWN_EX, 0x1000}, einval},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_GETOWN}, Allow},
+		{unix.SYS_FCNTL, [6]uint64{3, unix.F_SETLEASE}, einval},
+		{unix.SYS_IOCTL, [6]uint64{3, fiosetown, 0x1000}, einval},
+		{unix.SYS_IOCTL, [6]uint64{3, high | siocspgrp, 0x1000}, einval},
+		{unix.SYS_IOCTL, [6]uint64{3, 0x5401}, Allow},
+	} {
+		in := call{nr: c.nr, arch: nativeArch, args: c.args}
+		if got, _ := run(t, guarded, in); got != c.want {
+			t.Errorf("call %d %#x: %#x, want %#x", c.nr, c.args, got, c.want)
+		}
+		if got, _ := run(t, open, in); c.nr != unix.SYS_FCNTL && got != Allow {
+			t.Errorf("call %d %#x without a guard: %#x", c.nr, c.args, got)
+		}
+	}
+}
+
 func TestHardening_NetlinkRouteOnly(t *testing.T) {
 	t.Parallel()
 	prog := Hardening(Options{Netlink: true})

@@ -1,7 +1,7 @@
 // Package control starts the process that runs the gate of one sandbox, and talks to it. The gate parses input from a
 // hostile sandbox, so it is a separate process, without capabilities and unable to gain any. When it exits, for
 // whatever reason, the sandbox has no network. The keeper and package process import control; it imports plan,
-// client/wire, gate/link, program and fault, and nothing of the gate's network stack.
+// client/wire, landlock, program, thread and fault, and nothing of the gate's network stack.
 package control
 
 import (

@@ -124,18 +124,33 @@ func makeLink(netns, mtu int) (_ *os.File, err error) {
 }
 
 // withoutReports is a filter of the packet socket that drops the reports about multicast groups which the sandbox's
-// kernel sends by itself (MLD, RFC 3810: ICMPv6 after a hop-by-hop option). The gate answers none of them. Without
-// them, nothing is received before a program of the sandbox uses the network. The offsets include the link header.
+// kernel sends by itself (MLD, RFC 2710 and RFC 3810): an ICMPv6 message of type 131, 132 or 143 to a multicast group,
+// after a hop-by-hop header of 8 bytes whose first option is a router alert (RFC 2711) of MLD. The gate answers none
+// of them. Without them, nothing is received before a program of the sandbox uses the network. Everything else passes,
+// to be denied and recorded. The offsets include the link header.
 var withoutReports = [...]unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12}, // the protocol
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IPV6, Jf: 5},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.ETH_P_IPV6, Jf: 15},
+	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
+	{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 14 + 40 + 8 + 1, Jf: 13},
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 6}, // its next header
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_HOPOPTS, Jf: 3},
-	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 40}, // the next header after the options
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_ICMPV6, Jf: 1},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_HOPOPTS, Jf: 11},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 24}, // the first byte of its destination
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0xff, Jf: 9},
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 14 + 40}, // the next header after the options, and their length
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_ICMPV6 << 8, Jf: 7},
+	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 14 + 40 + 2}, // the first option
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: routerAlertMLD, Jf: 5},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14 + 40 + 8}, // the type of the message
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 131, Jt: 2},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 132, Jt: 1},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 143, Jf: 1},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 }
+
+// routerAlertMLD is the hop-by-hop option of MLD: type 5, two bytes, value 0.
+const routerAlertMLD = 0x05020000
 
 // makeVeth creates the pair, with the sandbox's end created in netns (moving it there would take tens of milliseconds),
 // and sets the router's end up.
