@@ -44,8 +44,8 @@ type queue struct {
 // ofOne returns the maximum number of concurrent trials of one sandbox: it leaves a slot for others if it can.
 func (t *Tournaments) ofOne() int { return max(1, min(limit.TrialsOfOne, t.TrialsAtOnce()-1)) }
 
-// queue returns the slots of the trials of a sandbox. The caller calls leave when it uses them no more.
-func (t *Tournaments) queue(id timeline.SandboxID) (slots chan struct{}, leave func()) {
+// join returns the slots of the trials of a sandbox, until the caller calls part.
+func (t *Tournaments) join(id timeline.SandboxID) (slots chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q := t.queues[id]
@@ -54,21 +54,25 @@ func (t *Tournaments) queue(id timeline.SandboxID) (slots chan struct{}, leave f
 		t.queues[id] = q
 	}
 	q.users++
-	return q.slots, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if q.users--; q.users == 0 {
-			delete(t.queues, id)
-		}
+	return q.slots
+}
+
+// part ends the use of the slots of a sandbox.
+func (t *Tournaments) part(id timeline.SandboxID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[id]
+	if q.users--; q.users == 0 {
+		delete(t.queues, id)
 	}
 }
 
 // try is Trial for a valid request, in a fork of the sandbox of rec. At most TrialsAtOnce run concurrently, and ofOne of
 // each sandbox: who may test one sandbox does not keep others waiting.
 func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
-	queue, leave := t.queue(rec.ID)
-	defer leave()
-	for _, slots := range []chan struct{}{queue, t.trials} {
+	own := t.join(rec.ID)
+	defer t.part(rec.ID)
+	for _, slots := range []chan struct{}{own, t.trials} {
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
