@@ -43,7 +43,7 @@ func ownAccess(path string, follow int) (mended, stop bool, err error) {
 	if err != nil {
 		return false, true, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false, true, &os.PathError{Op: "stat", Path: path, Err: err}

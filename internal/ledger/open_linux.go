@@ -57,8 +57,8 @@ func Open(dir string, o Options) (*Ledger, Opened, error) {
 		return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
 	}
 	// The readers of these files restore no access; what a sandbox has is reached when it is written.
-	for _, name := range []string{fileLock, fileKey, fileIntake, fileHashes, fileHeads, fileCheckpoint, fileKeys, fileWitness,
-		dirSandboxes, dirBlobs} {
+	for _, name := range []string{fileLock, fileKey, fileIntake, fileHashes, fileHeads, fileCheckpoint, fileKeys,
+		fileWitness, dirSandboxes, dirBlobs} {
 		if _, err := dirfd.OwnAccess(dir, name); err != nil {
 			return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
 		}

@@ -16,7 +16,7 @@ func forWorker(r *http.Request) bool {
 // farHeaders are the headers of responses that affect more than pages of their host, with the reason. Set-Cookie is in
 // staysHere. docs/ports.md has the table of headers that were considered, also of those that pass.
 var farHeaders = map[string]string{
-	"Clear-Site-Data":             "it deletes the cookies of the whole site: of the daemon's domain and of other previews",
+	"Clear-Site-Data":             "it deletes the cookies of the whole site, also of other previews",
 	"Strict-Transport-Security":   "it is for all ports of the host name, and outlives the sandbox",
 	"Public-Key-Pins":             "it is for all ports of the host name, and outlives the sandbox",
 	"Public-Key-Pins-Report-Only": "it reports connections to all ports of the host name",

@@ -67,8 +67,8 @@ func (t *Tournaments) part(id timeline.SandboxID) {
 	}
 }
 
-// try is Trial for a valid request, in a fork of the sandbox of rec. At most TrialsAtOnce run concurrently, and ofOne of
-// each sandbox: who may test one sandbox does not keep others waiting.
+// try is Trial for a valid request, in a fork of the sandbox of rec. At most TrialsAtOnce run concurrently, and ofOne
+// of each sandbox: who may test one sandbox does not keep others waiting.
 func (t *Tournaments) try(ctx context.Context, rec *meta.Sandbox, req wire.TrialRequest) (res wire.Trial, err error) {
 	own := t.join(rec.ID)
 	defer t.part(rec.ID)
