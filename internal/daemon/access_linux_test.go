@@ -22,7 +22,8 @@ func TestHome_RegainsAccess(t *testing.T) {
 	h.Close()
 	const box = "sandboxes/0123456789ab"
 	at := func(name string) string { return filepath.Join(dir, name) }
-	for _, d := range []string{box + "/journal", box + "/live/1/root", "memory/packs", "ledger", "layers/0123456789abcdef/fs"} {
+	for _, d := range []string{box + "/journal", box + "/live/1/root", "memory/packs", "ledger",
+		"layers/0123456789abcdef/fs"} {
 		if err := os.MkdirAll(at(d), 0o700); err != nil {
 			t.Fatal(err)
 		}

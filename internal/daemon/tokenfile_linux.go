@@ -125,8 +125,8 @@ func (f *tokenFile) read() (string, error) {
 // safeToken refuses a token file that others could replace, or that a sandbox could read: one whose base is the host
 // sees the host's files outside the directories private, those of root, too. path has no links; file and dir are the
 // states of the file and its directory. Mode 0444 is what Docker gives secrets, in /run/secrets. Both must belong to
-// root, as secrets of Kubernetes do whatever fsGroup is, or to the user owner; -1: the daemon is in a user namespace, where
-// the owner of a secret that root mounted is not known.
+// root, as secrets of Kubernetes do whatever fsGroup is, or to the user owner; -1: the daemon is in a user namespace,
+// where the owner of a secret that root mounted is not known.
 func safeToken(path string, file, dir fs.FileInfo, private []string, owner int) error {
 	owned := func(i fs.FileInfo) bool {
 		st, ok := i.Sys().(*syscall.Stat_t)

@@ -44,8 +44,9 @@ func TestTrial_RemovesItsFork(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for name, req := range map[string]wire.TrialRequest{"no command": {}, "a zero byte": {Cmd: "a\x00"},
-		"a timeout": {Cmd: "a", TimeoutMS: -1}, "a timeout beyond the limit": {Cmd: "a", TimeoutMS: limit.Trial.Milliseconds() + 1},
-		"a timeout that overflows": {Cmd: "a", TimeoutMS: math.MaxInt64}} {
+		"a timeout":                  {Cmd: "a", TimeoutMS: -1},
+		"a timeout beyond the limit": {Cmd: "a", TimeoutMS: limit.Trial.Milliseconds() + 1},
+		"a timeout that overflows":   {Cmd: "a", TimeoutMS: math.MaxInt64}} {
 		if _, err := h.Trial(ctx, "a", req); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -5,9 +5,8 @@
 // isolates it from other sandboxes and from the daemon's API. The ID is in it because a browser keeps cookies, storage
 // and service workers for a host: a new sandbox with the name of a removed one must not share any.
 //
-// Access is decided before a request is forwarded: by a
-// link, by the cookie that a link was exchanged for, or by Options.Allow for a caller that the listener has
-// authenticated.
+// Access is decided before a request is forwarded: by a link, by the cookie that a link was exchanged for, or by
+// Options.Allow for a caller that the listener has authenticated.
 //
 // The daemon imports it; it imports client/wire and fault.
 package ports

@@ -358,7 +358,8 @@ func TestHostileHosts(t *testing.T) {
 		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
 	})
 	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("the request reached the sandbox") })
-	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box-0123456789ab.localhost:99999", "a.3000--box-0123456789ab.localhost",
+	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box-0123456789ab.localhost:99999",
+		"a.3000--box-0123456789ab.localhost",
 		"03000--box-0123456789ab.localhost", "0--box-0123456789ab.localhost", "3000--box.LOCALHOST:x"} {
 		if res, body := w.do(w.request("GET", host, "/")); res.StatusCode != http.StatusBadRequest ||
 			strings.Contains(body, "the API") {
@@ -366,7 +367,8 @@ func TestHostileHosts(t *testing.T) {
 		}
 	}
 	// The guard of the listener handles these hosts.
-	for _, host := range []string{"localhost", "127.0.0.1", "3000--box-0123456789ab.localhost.example.com", "3000--box-0123456789ab.localhost."} {
+	for _, host := range []string{"localhost", "127.0.0.1", "3000--box-0123456789ab.localhost.example.com",
+		"3000--box-0123456789ab.localhost."} {
 		if _, body := w.do(w.request("GET", host, "/")); body != "the API" {
 			t.Errorf("%s: %q", host, body)
 		}
