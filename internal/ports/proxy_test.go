@@ -420,7 +420,8 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 		t.Errorf("another sandbox: %d", res.StatusCode)
 	}
 	// A sandbox has one host for a port, which no other sandbox ever has: browsers keep state for a host.
-	for _, host := range []string{"3000--box.localhost", "3000--0123456789ab.localhost", "3000--box-ba9876543210.localhost",
+	for _, host := range []string{"3000--box.localhost", "3000--0123456789ab.localhost",
+		"3000--box-ba9876543210.localhost",
 		"3000--other-0123456789ab.localhost", "3000--a-box-0123456789ab.localhost"} {
 		if res, _ := w.do(w.request("GET", host, "/", good)); res.StatusCode != 403 {
 			t.Errorf("%s: %d", host, res.StatusCode)
