@@ -127,7 +127,8 @@ func TestCleaner_BoundsASequence(t *testing.T) {
 		}
 	}
 	title := "\x1b]0;" + strings.Repeat("a", maxSequence-5) + "\a"
-	if text, err := new(cleaner).clean(title + strings.Repeat("b", 2*maxSequence)); err != nil || len(text) != 2*maxSequence {
+	text, err := new(cleaner).clean(title + strings.Repeat("b", 2*maxSequence))
+	if err != nil || len(text) != 2*maxSequence {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
 }
