@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -40,6 +41,10 @@ func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, st
 	if len(req.Cmd) == 0 {
 		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
 			WithHint("give it after --, for example: coppice exec %s -- ls -l", name)
+	}
+	if req.TimeoutMS > 0 && !limit.InLife(req.TimeoutMS) {
+		return wire.Exit{}, fault.New(fault.Invalid, "invalid timeout_ms %d: the limit is 100 years", req.TimeoutMS).
+			WithHint("use a shorter time, or 0 for none")
 	}
 	err := checkCapture(req.Capture, name)
 	if err != nil {

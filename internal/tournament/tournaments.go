@@ -74,12 +74,14 @@ type Tournaments struct {
 	mu      sync.Mutex
 	playing map[string]bool               // tags in progress; guarded by mu
 	guests  map[timeline.SandboxID]*guest // trials that sandboxes asked for, by sandbox; guarded by mu
+	queues  map[timeline.SandboxID]*queue // of sandboxes with trials that clients asked for; guarded by mu
 }
 
 // New returns a Tournaments with nothing in progress.
 func New(c Config) *Tournaments {
 	return &Tournaments{
 		config: c, playing: map[string]bool{}, guests: map[timeline.SandboxID]*guest{},
+		queues: map[timeline.SandboxID]*queue{},
 		trials: make(chan struct{}, jobs(0, MaxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
 	}
 }
