@@ -85,7 +85,7 @@ func (r *Runner) openFollowed(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest,
 ) (_ *opened, err error) {
 	req.Keep = true
-	o, err := r.open(ctx, s, rec, req)
+	o, err := r.open(ctx, s, rec, req, Evidence{})
 	if err != nil {
 		return nil, err
 	}
