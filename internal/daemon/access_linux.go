@@ -22,25 +22,24 @@ type regained struct {
 // in a locked workspace that runs as the daemon's user cannot open them, but Landlock does not keep it from changing
 // modes by path. Files of the sandboxes themselves, and layers, are left alone; package ledger reaches its own.
 func (h *home) regain() (r regained, err error) {
-	own := func(name string) {
-		changed, oerr := dirfd.OwnAccess(h.path, name)
-		r.paths, err = append(r.paths, changed...), errors.Join(err, oerr)
-	}
 	each := func(dir string, do func(name string)) {
-		names, rerr := os.ReadDir(filepath.Join(h.path, dir))
+		entries, rerr := os.ReadDir(filepath.Join(h.path, dir))
 		if rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
-		for _, n := range names {
-			do(filepath.Join(dir, n.Name()))
+		for _, e := range entries {
+			name := filepath.Join(dir, e.Name())
+			if !accessible(e) {
+				changed, oerr := dirfd.OwnAccess(h.path, name)
+				r.paths, err = append(r.paths, changed...), errors.Join(err, oerr)
+			}
+			do(name)
 		}
 	}
-	each(".", own)
-	each("memory", own)
-	each("sandboxes", func(sandbox string) {
-		own(sandbox)
-		each(sandbox, own)
-	})
+	nothing := func(string) {}
+	each(".", nothing)
+	each("memory", nothing)
+	each("sandboxes", func(sandbox string) { each(sandbox, nothing) })
 	r.keys = map[string]fs.FileMode{}
 	for _, name := range []string{"seal.key", "ledger/key"} { // package ports replaces preview.key
 		path := filepath.Join(h.path, name)
@@ -51,6 +50,20 @@ func (h *home) regain() (r regained, err error) {
 		err = errors.Join(err, cerr)
 	}
 	return r, err
+}
+
+// accessible reports whether the mode of an entry lets its owner use it. It costs one system call for each of the many
+// entries of a home, which a start of the daemon reads.
+func accessible(e fs.DirEntry) bool {
+	info, err := e.Info()
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	need := fs.FileMode(0o600)
+	if info.IsDir() {
+		need = 0o700
+	}
+	return info.Mode().Perm()&need == need
 }
 
 // closeKey removes the permissions of others from a file of the user, and returns its permissions before. It leaves
