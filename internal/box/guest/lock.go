@@ -49,9 +49,9 @@ func (l *launcher) lock() error {
 	return l.filter(open, give)
 }
 
-// refusedOutside checks that the kernel refuses this thread a signal to the keeper, which has the same user and is in no
-// Landlock domain of it. The thread sends signals to all processes that it can reach (signalAll), and without the
-// domain those would be all of the user's, or of the machine.
+// refusedOutside checks that the kernel refuses this thread a signal to the keeper, which has the same user and is
+// outside of its Landlock domain. The thread sends signals to all processes that it can reach (signalAll), and without
+// the domain those would be all of the user's, or of the machine.
 func refusedOutside() error {
 	keeper := unix.Getppid()
 	if keeper < 1 {
