@@ -38,8 +38,8 @@ var packages = map[string][]string{
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",
 		"internal/box", "internal/box/cgroup", "internal/box/probe", "internal/boxfs", "internal/command",
-		"internal/diskuse", "internal/egress", "internal/engine", "internal/events", "internal/fault", "internal/gitwork",
-		"internal/history", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime",
+		"internal/dirfd", "internal/diskuse", "internal/egress", "internal/engine", "internal/events", "internal/fault",
+		"internal/gitwork", "internal/history", "internal/httpapi", "internal/layer", "internal/ledger", "internal/lifetime",
 		"internal/lineapi", "internal/mcpapi",
 		"internal/memory", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
 		"internal/ports", "internal/program", "internal/redact", "internal/repo", "internal/restore", "internal/rootfs",
@@ -163,7 +163,7 @@ var packages = map[string][]string{
 
 	"internal/program": {"internal/fault", "internal/visible"},
 
-	"internal/ledger":        {"internal/fault", "internal/ledger/format", "internal/vfs"},
+	"internal/ledger":        {"internal/dirfd", "internal/fault", "internal/ledger/format", "internal/vfs"},
 	"internal/ledger/format": {"internal/fault"},
 
 	"internal/timeline":  {"internal/fault", "internal/visible"},

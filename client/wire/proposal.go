@@ -5,7 +5,7 @@ package wire
 type ProposeRequest struct {
 	Title     string   `json:"title,omitempty"`      // purpose, in one line
 	Tests     []string `json:"tests,omitempty"`      // shell commands, each run in its own fork of the proposed state
-	TimeoutMS int64    `json:"timeout_ms,omitempty"` // timeout of each test; 0 is none
+	TimeoutMS int64    `json:"timeout_ms,omitempty"` // timeout of each test; 0 is the maximum, 24 hours
 	Guard     bool     `json:"guard,omitempty"`      // refuse unreviewed marks, since the proposal will be pushed
 	Trust     []string `json:"trust,omitempty"`      // paths whose marks were reviewed
 	TrustRaw  [][]byte `json:"trust_raw,omitempty"`  // further paths that are not valid UTF-8
@@ -40,7 +40,7 @@ type TrialRequest struct {
 	Cmd string `json:"cmd"` // a shell command
 	// a reference to the snapshot to fork; "" is the live state
 	At        string `json:"at,omitempty"`
-	TimeoutMS int64  `json:"timeout_ms,omitempty"` // timeout; 0 is none
+	TimeoutMS int64  `json:"timeout_ms,omitempty"` // timeout; 0 is the maximum, 24 hours
 }
 
 // Trial is the result of a TrialRequest.

@@ -145,7 +145,7 @@ func (t *Tokens) validate(ctx context.Context, req wire.TokenRequest) (tok Token
 	case strings.ContainsFunc(req.Name, func(r rune) bool { return !visible.Rune(r) }):
 		return tok, fault.New(fault.Invalid, "invalid token name %q: it contains unprintable characters", req.Name).
 			WithHint("use letters, digits and spaces")
-	case req.TTLMS < 0 || req.TTLMS > limit.Life.Milliseconds():
+	case !limit.InLife(req.TTLMS):
 		return tok, fault.New(fault.Invalid, "invalid token lifetime %d ms: out of range", req.TTLMS).
 			WithHint("use a time of up to 100 years, or omit it for a token that does not expire")
 	}

@@ -445,13 +445,14 @@ func (f *Frozen) Thaw() error {
 // Stop sends SIGTERM to all processes, kills those that are left after grace, and waits until they are gone.
 // The keeper then unmounts, which takes as long as flushing what was written; see Gone. A keeper that does
 // not answer within grace and ten seconds, or before ctx ends, is killed. Stopping a box that has ended is
-// not an error.
+// not an error. In tier workspace Conflict means that processes are left, which the keeper continues to kill: the
+// box has not ended.
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()
 	err := b.call(limit, protocol.Call{Op: protocol.OpStop, Grace: grace}, nil)
-	if err == nil {
-		return nil
+	if err == nil || fault.Is(err, fault.Conflict) {
+		return err
 	}
 	if fault.Is(err, fault.Unavailable) {
 		err = nil

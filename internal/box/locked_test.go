@@ -9,8 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -79,6 +81,36 @@ each(lambda t: call('pidfd_send_signal', os.open('/proc/%d' % t, os.O_RDONLY | o
 	{name: "limits of another process", code: `
 import resource
 resource.prlimit(int(PID), resource.RLIMIT_NOFILE); through(1)`, walled: true, record: "prlimit64"},
+	{name: "the priority of another process", code: "os.setpriority(os.PRIO_PROCESS, int(PID), 1); through(1)",
+		walled: true, record: "setpriority"},
+	{name: "the priority of the user's processes", walled: true, record: "setpriority",
+		code: "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0)); through(1)"},
+	{name: "the priority of a process group", walled: true, record: "setpriority",
+		code: "os.setpriority(os.PRIO_PGRP, os.getpgid(int(PID)), 1); through(1)"},
+	{name: "the scheduling of another process", walled: true, record: "sched_setscheduler",
+		code: "os.sched_setscheduler(int(PID), os.SCHED_BATCH, os.sched_param(0)); through(1)"},
+	{name: "the scheduling parameters of another process", walled: true, record: "sched_setparam",
+		code: "os.sched_setparam(int(PID), os.sched_param(0)); through(1)"},
+	{name: "the scheduling attributes of another process", walled: true, record: "sched_setattr", code: `
+attr = ctypes.create_string_buffer(struct.pack('=IIQiIQQQ', 48, os.SCHED_BATCH, 0, 1, 0, 0, 0, 0))
+call('sched_setattr', int(PID), attr, 0); through(1)`},
+	{name: "the processors of another process", walled: true, record: "sched_setaffinity",
+		code: "os.sched_setaffinity(int(PID), os.sched_getaffinity(0)); through(1)"},
+	{name: "the disk priority of another process", walled: true, record: "ioprio_set",
+		code: "call('ioprio_set', 1, int(PID), 2 << 13 | 7); through(1)"},
+	{name: "the disk priority of a process group", walled: true, record: "ioprio_set",
+		code: "call('ioprio_set', 2, os.getpgid(int(PID)), 2 << 13 | 7); through(1)"},
+	{name: "a message queue", record: "mq_unlink", walled: true,
+		code: "through(syscall(NR['mq_unlink'], b'coppice-test-none') == 0 or ctypes.get_errno() == 2)"},
+	{name: "attributes of a file", code: "os.setxattr(C + '/precious', 'user.attack', b'x'); through(1)"},
+	{name: "attributes of a directory", code: "os.setxattr(C, 'user.overlay.opaque', b'y'); through(1)"},
+	{name: "attributes of a file by a link", code: `
+os.symlink(C + '/precious', 'attributes'); os.setxattr('attributes', 'user.attack', b'x'); through(1)`},
+	{name: "attributes of a file by a descriptor", code: `
+fd = os.open(C + '/precious', os.O_PATH); os.setxattr('/proc/self/fd/%d' % fd, 'user.attack', b'x'); through(1)`},
+	{name: "remove attributes of a file", code: `
+try: through(os.removexattr(C + '/precious', 'user.none') or 1)
+except OSError as e: through(e.errno == 61)`},
 	{name: "a socket", code: "unix(C + '/sock')", record: "connect"},
 	{name: "a socket by a link", code: "os.symlink(C + '/sock', 'way'); unix('way')", record: "connect"},
 	{name: "a socket from its directory", code: "os.chdir(C); unix('sock')", record: "connect"},
@@ -160,10 +192,12 @@ import ctypes, os, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 syscall = libc.syscall
 NR = {'ptrace': 101, 'unshare': 272, 'keyctl': 250, 'bpf': 321, 'ioctl': 16, 'tkill': 200, 'tgkill': 234,
-      'rt_sigqueueinfo': 129, 'rt_tgsigqueueinfo': 297, 'pidfd_send_signal': 424, 'pidfd_open': 434, 'clone': 56}
+      'rt_sigqueueinfo': 129, 'rt_tgsigqueueinfo': 297, 'pidfd_send_signal': 424, 'pidfd_open': 434, 'clone': 56,
+      'mq_unlink': 241, 'ioprio_set': 251, 'sched_setattr': 314}
 if os.uname().machine == 'aarch64':
     NR = {'ptrace': 117, 'unshare': 97, 'keyctl': 219, 'bpf': 280, 'ioctl': 29, 'tkill': 130, 'tgkill': 131,
-          'rt_sigqueueinfo': 138, 'rt_tgsigqueueinfo': 240, 'pidfd_send_signal': 424, 'pidfd_open': 434, 'clone': 220}
+          'rt_sigqueueinfo': 138, 'rt_tgsigqueueinfo': 240, 'pidfd_send_signal': 424, 'pidfd_open': 434, 'clone': 220,
+          'mq_unlink': 181, 'ioprio_set': 30, 'sched_setattr': 274}
 C, RUN, PID, ABSTRACT, PTS, PORT = (os.environ.get(k, '') for k in ('C', 'RUN', 'PID', 'ABSTRACT', 'PTS', 'PORT'))
 def through(x):
     if x:
@@ -440,7 +474,15 @@ import pty
 for i in range(500):
     m, s = pty.openpty(); os.write(s, b'x'); os.read(m, 1); os.close(m); os.close(s)
 through(1)`,
-		"a signal":                     "os.kill(os.getpid(), 0); os.kill(0, 0); through(1)",
+		"a signal": "os.kill(os.getpid(), 0); os.kill(0, 0); through(1)",
+		"its own priority": `
+os.setpriority(os.PRIO_PROCESS, 0, 5); os.nice(1); os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); call('ioprio_set', 1, 0, 2 << 13 | 7); through(1)`,
+		"attributes of an open file": `
+f = open('attributed', 'w'); os.setxattr(f.fileno(), 'user.x', b'y')
+through(os.getxattr('attributed', 'user.x') == b'y')`,
+		"copies with attributes": "import shutil; open('a1', 'w').close(); shutil.copy2('a1', 'a2'); through(" +
+			"os.spawnlp(os.P_WAIT, 'cp', 'cp', '-a', 'a1', 'a3') == 0)",
 		"a process in another command": "through(os.readlink('/proc/%s/exe' % open('pid').read().strip()))",
 	} {
 		b.Sh(t, "sleep 1000 & echo $! >pid")
@@ -491,6 +533,133 @@ print('connected', flush=True)`}})
 	}
 	boxtest.Send(t, s, wire.FrameStdin, []byte("\n"))
 	boxtest.WaitOutput(t, s, "connected")
+}
+
+// chains is a program in Python that leaves processes behind that are in no list for long: each starts the next and
+// exits. They ignore signals. Each chain counts in a file, and the last begins a session with each process.
+const chains = `
+import os, signal, time
+for s in range(1, 64):
+    try: signal.signal(s, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+end = time.time() + 60
+def chain(i):
+    os.setsid()
+    n = 0
+    while time.time() < end:
+        if os.fork(): os._exit(0)
+        if i == 2: os.setsid()
+        n += 1
+        if n % 20 == 0: open('beat%d' % i, 'w').write(str(n))
+    os._exit(0)
+for i in range(3):
+    if os.fork() == 0: chain(i)
+while not all(os.path.exists('beat%d' % i) for i in range(3)): time.sleep(0.01)`
+
+// startChains starts chains in a locked workspace, and returns it.
+func startChains(t *testing.T) *boxtest.Box {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3: to make system calls")
+	}
+	b := (boxtest.Tier{Config: locked}).Start(t)
+	if s := b.Enforced.State("signals"); s != plan.On {
+		t.Skipf("needs landlock: signals is %q", s)
+	}
+	r := b.Do(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "exec python3 -c \"$0\" >/dev/null 2>&1", chains}})
+	if r.Exit.Code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	return b
+}
+
+// beats returns what chains have counted.
+func beats(t *testing.T, b *boxtest.Box) (counted [3]string) {
+	t.Helper()
+	for i := range counted {
+		text, err := os.ReadFile(filepath.Join(b.Config.Spec.Bind, fmt.Sprintf("beat%d", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted[i] = string(text)
+	}
+	return counted
+}
+
+// still checks that chains do not run.
+func still(t *testing.T, b *boxtest.Box, when string) {
+	t.Helper()
+	before := beats(t, b)
+	time.Sleep(300 * time.Millisecond)
+	if after := beats(t, b); after != before {
+		t.Errorf("processes run %s: %q, then %q", when, before, after)
+	}
+}
+
+// TestLocked_EndsAllProcesses checks that no process outlives the end of a locked workspace: by a stop, or since its
+// init or its keeper was killed.
+func TestLocked_EndsAllProcesses(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, b *boxtest.Box) error{
+		"stop":            func(t *testing.T, b *boxtest.Box) error { return b.Stop(t.Context(), 0) },
+		"stop with grace": func(t *testing.T, b *boxtest.Box) error { return b.Stop(t.Context(), 100*time.Millisecond) },
+		"killed init": func(t *testing.T, b *boxtest.Box) error {
+			parent := b.Sh(t, "echo $PPID")
+			pid, err := strconv.Atoi(strings.TrimSpace(parent.Stdout))
+			if err == nil {
+				err = unix.Kill(pid, unix.SIGKILL)
+			}
+			return err
+		},
+		"killed keeper": func(t *testing.T, b *boxtest.Box) error { return box.Kill(t.Context(), b.Config.RunDir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := startChains(t)
+			if err := end(t, b); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-b.Gone():
+			case <-time.After(20 * time.Second):
+				t.Fatal("the keeper does not exit")
+			}
+			if name == "killed keeper" { // init ends the processes after the keeper
+				time.Sleep(2 * time.Second)
+			}
+			still(t, b, "after the end")
+		})
+	}
+}
+
+// TestLocked_FreezesAllProcesses checks that no process of a locked workspace runs while it is frozen, and that those
+// that ran continue.
+func TestLocked_FreezesAllProcesses(t *testing.T) {
+	t.Parallel()
+	b := startChains(t)
+	stopped := strings.TrimSpace(b.Sh(t, "sleep 1000 & kill -STOP $!; echo $!").Stdout)
+	for range 3 {
+		f, err := b.Freeze(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		still(t, b, "while frozen")
+		before := beats(t, b)
+		if err := f.Thaw(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if now := beats(t, b); now[0] != before[0] && now[1] != before[1] && now[2] != before[2] {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("processes do not continue: %q", before)
+			}
+		}
+	}
+	if r := b.Sh(t, "grep State /proc/"+stopped+"/status"); !strings.Contains(r.Stdout, "T") {
+		t.Errorf("a process that was stopped before runs: %+v", r)
+	}
 }
 
 // TestLocked_RequiresWhatItIsAskedFor checks that a plan that cannot be carried out is refused.

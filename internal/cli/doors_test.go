@@ -628,7 +628,14 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 	operate, _ := d.token("operate", "a")
 	read, _ := d.token("read")
 	other, _ := d.token("operate", "b")
-	at := []string{"Host", "38127--a.localhost"}
+	hostOf := func(name, port string) string {
+		st, err := d.client.Status(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return port + "--" + name + "-" + st.Sandbox.ID + ".localhost"
+	}
+	at := []string{"Host", hostOf("a", "38127")}
 	if code, text := d.text(request{method: "GET", path: "/", token: operate, header: at}); code != 200 ||
 		strings.Contains(text, "Authorization") || strings.Contains(text, operate) {
 		t.Errorf("%d %s", code, text)
@@ -662,7 +669,7 @@ http.server.HTTPServer(("127.0.0.1", 38127), H).serve_forever()`
 		!strings.Contains(text, "Authorization: Bearer of-the-app") || strings.Contains(text, "coppice_preview") {
 		t.Errorf("%d %s", code, text)
 	}
-	for _, host := range []string{"38128--a.localhost", "38127--b.localhost"} {
+	for _, host := range []string{hostOf("a", "38128"), hostOf("b", "38127")} {
 		cookie[len(cookie)-1] = host
 		if code, _ := d.text(request{method: "GET", path: "/", header: cookie}); code != 403 {
 			t.Errorf("the cookie at %s: %d", host, code)

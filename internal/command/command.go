@@ -32,6 +32,7 @@ type command struct {
 
 	req   wire.ExecRequest // how it was started, as far as it is known
 	run   wire.Run         // the same for a supervised command
+	most  Evidence         // what is recorded of it at most
 	begun int              // how many commands of the sandbox had been started, including this one; -1: unknown
 
 	// done is closed when the exit is fully processed, or when the command was started again. exit, err and next are

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -32,14 +33,28 @@ func (r *Runner) Exec(ctx context.Context, name string, req wire.ExecRequest, st
 	case req.Keep:
 		return r.startAttached(ctx, name, req, stream)
 	}
-	return r.exec(ctx, name, req, stream)
+	return r.exec(ctx, name, req, stream, Evidence{})
+}
+
+// ExecWithin is Exec for a new command that is not kept, of whose effects at most most is recorded: a command that the
+// sandbox can have run as often as it likes.
+func (r *Runner) ExecWithin(
+	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter, most Evidence,
+) (wire.Exit, error) {
+	return r.exec(ctx, name, req, stream, most)
 }
 
 // exec runs a command that belongs to the client at the other end of stream.
-func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error) {
+func (r *Runner) exec(
+	ctx context.Context, name string, req wire.ExecRequest, stream io.ReadWriter, most Evidence,
+) (wire.Exit, error) {
 	if len(req.Cmd) == 0 {
 		return wire.Exit{}, fault.New(fault.Invalid, "no command was given").
 			WithHint("give it after --, for example: coppice exec %s -- ls -l", name)
+	}
+	if req.TimeoutMS > 0 && !limit.InLife(req.TimeoutMS) {
+		return wire.Exit{}, fault.New(fault.Invalid, "invalid timeout_ms %d: the limit is 100 years", req.TimeoutMS).
+			WithHint("use a shorter time, or 0 for none")
 	}
 	err := checkCapture(req.Capture, name)
 	if err != nil {
@@ -57,7 +72,7 @@ func (r *Runner) exec(ctx context.Context, name string, req wire.ExecRequest, st
 	defer r.c.Sandboxes.Use(rec.ID)()
 	sits := r.presence(ctx, rec.ID, req)
 	defer sits.leaves()
-	o, err := r.open(waited, s, &rec, req, sits.coming()...)
+	o, err := r.open(waited, s, &rec, req, most, sits.coming()...)
 	if err == nil {
 		r.captureDuring(s, o.box, o.command)
 	}
@@ -86,14 +101,14 @@ type opened struct {
 // being recorded: the caller waits for the record (awaitStart) before it reports to a client that the command runs.
 // besides is recorded with the start.
 func (r *Runner) open(
-	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, besides ...audit.Statement,
+	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest, most Evidence, besides ...audit.Statement,
 ) (*opened, error) {
 	s.begun++
 	if err := r.c.Cleaners.Learn(ctx, rec, req.Env); err != nil {
 		return nil, err
 	}
 	o := &opened{command: newCommand(rec.ID, req.ID, r.c.Now(), rec.Head), place: s.at}
-	o.req, o.begun = req, s.begun
+	o.req, o.most, o.begun = req, most, s.begun
 	r.c.Register.add(o.command)
 	tell, err := r.beginning(ctx, rec, req, besides)
 	if err == nil {

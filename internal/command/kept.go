@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 )
@@ -51,6 +52,10 @@ func (r *Runner) newKept(ctx context.Context, name string, req wire.ExecRequest)
 	if len(req.Cmd) == 0 {
 		return nil, fault.New(fault.Invalid, "no command was given").WithHint("send \"cmd\", a list of arguments")
 	}
+	if req.TimeoutMS > 0 && !limit.InLife(req.TimeoutMS) {
+		return nil, fault.New(fault.Invalid, "invalid timeout_ms %d: the limit is 100 years", req.TimeoutMS).
+			WithHint("use a shorter time, or 0 for none")
+	}
 	if err := checkCapture(req.Capture, name); err != nil {
 		return nil, err
 	}
@@ -80,7 +85,7 @@ func (r *Runner) openFollowed(
 	ctx context.Context, s *held, rec *meta.Sandbox, req wire.ExecRequest,
 ) (_ *opened, err error) {
 	req.Keep = true
-	o, err := r.open(ctx, s, rec, req)
+	o, err := r.open(ctx, s, rec, req, Evidence{})
 	if err != nil {
 		return nil, err
 	}

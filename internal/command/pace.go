@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/layer"
+	"github.com/coppice-dev/coppice/internal/limit"
 )
 
 const (
@@ -31,6 +32,12 @@ const (
 type pace struct{ quiet, max time.Duration }
 
 func newPace(c wire.Capture) (pace, error) {
+	for _, ms := range []int64{c.QuietMS, c.MaxMS, c.MemoryEveryMS} {
+		if ms > 0 && !limit.InLife(ms) {
+			return pace{}, fault.New(fault.Invalid, "invalid --capture: %d ms; the limit is a day", ms).
+				WithHint("use shorter times, for example: --capture quiet=200ms,max=2s")
+		}
+	}
 	p := pace{time.Duration(c.QuietMS) * time.Millisecond, time.Duration(c.MaxMS) * time.Millisecond}
 	if p.quiet == 0 {
 		p.quiet = defaultQuiet

@@ -38,11 +38,12 @@ func (r *Runner) exitRecords(
 	}
 	exit := &format.Exit{Exec: of.id, Code: x.Code, Signal: x.Signal, Before: string(of.before), Snapshot: x.Head,
 		ChangesTotal: int64(x.Paths),
-		Output:       r.c.Cleaners.KeepOutput(rec, c, end.Output, end.TTY, kept.Output.Value), Denials: r.denialsOf(ctx, of),
+		Output:       r.c.Cleaners.KeepOutput(rec, c, end.Output, end.TTY, of.most.output(kept.Output.Value)),
+		Denials:      r.denialsOf(ctx, of),
 		Resources: format.Resources{MaxRSSBytes: end.Resources.MaxRSSBytes, SystemMicros: end.Resources.SystemMicros,
 			UserMicros: end.Resources.UserMicros}}
 	if t.Changed {
-		exit.Changes = t.Changes(c)
+		exit.Changes = of.most.changes(t.Changes(c))
 	}
 	if !of.at.IsZero() {
 		exit.DurationNanos = max(0, r.c.Now().Sub(of.at).Nanoseconds())

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/client"
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/unixsock"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -41,6 +42,8 @@ type home struct {
 	lock *os.File
 	held bool              // this process holds the lock
 	ln   *net.UnixListener // nil before listen
+
+	regained regained // by openHome
 }
 
 // openHome creates a missing home, checks it, and locks it. If another process holds the lock, it waits for the
@@ -48,6 +51,10 @@ type home struct {
 func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, homeFault(err, "create the home %s", path)
+	}
+	changed, err := dirfd.OwnAccess(path, "lock") // of the directory, too
+	if err != nil {
+		return nil, homeFault(err, "open the home %s", path)
 	}
 	dir, err := os.Open(path)
 	if err != nil {
@@ -97,6 +104,10 @@ func openHome(ctx context.Context, path string, wait time.Duration) (_ *home, er
 	if _, err := h.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
 		return nil, homeFault(err, "lock the home %s", path)
 	}
+	if h.regained, err = h.regain(); err != nil {
+		return nil, homeFault(err, "restore modes in the home %s", path)
+	}
+	h.regained.paths = append(changed, h.regained.paths...)
 	return h, nil
 }
 

@@ -99,6 +99,7 @@ func (s *serving) prepare(ctx context.Context) (err error) {
 	for _, w := range s.opt.Warnings {
 		s.log.Warn(w)
 	}
+	s.home.regained.tell(s.log)
 
 	mem, freely, err := limitMemory(s.opt.Memory, s.log)
 	if err != nil {
@@ -208,7 +209,11 @@ func (s *serving) openTokenFile(ctx context.Context, configured *auth.Configured
 	if err != nil {
 		return err
 	}
-	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private, root: s.opt.RealUID < 0 && os.Getuid() == 0,
+	owner := os.Getuid()
+	if s.opt.RealUID >= 0 {
+		owner = -1
+	}
+	s.file = &tokenFile{name: s.opt.HTTP.TokenFile, private: private, owner: owner,
 		tokens: configured, drop: s.tokens.Ended, log: s.log}
 	return s.file.load(ctx)
 }

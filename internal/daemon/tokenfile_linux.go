@@ -29,7 +29,7 @@ const maxTokenFile = 4 << 10
 type tokenFile struct {
 	name    string
 	private []string // directories of the host that sandboxes do not see; see unseen
-	root    bool     // the daemon is real root
+	owner   int      // uid that may own the file besides root; -1: owners are not known
 	tokens  *auth.Configured
 	drop    func(id string) // ends the requests of a replaced token
 	log     *slog.Logger
@@ -105,7 +105,7 @@ func (f *tokenFile) read() (string, error) {
 	if err != nil {
 		return "", fault.Wrap(err, "find the token file %s", f.name)
 	}
-	if err := safeToken(where, st, dir, f.private, f.root); err != nil {
+	if err := safeToken(where, st, dir, f.private, f.owner); err != nil {
 		return "", err
 	}
 	b, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
@@ -124,12 +124,13 @@ func (f *tokenFile) read() (string, error) {
 
 // safeToken refuses a token file that others could replace, or that a sandbox could read: one whose base is the host
 // sees the host's files outside the directories private, those of root, too. path has no links; file and dir are the
-// states of the file and its directory. Mode 0444 is what Docker gives secrets, in /run/secrets. Unless root is set,
-// the daemon is in a user namespace, where the owner of a secret that root mounted is not known.
-func safeToken(path string, file, dir fs.FileInfo, private []string, root bool) error {
+// states of the file and its directory. Mode 0444 is what Docker gives secrets, in /run/secrets. Both must belong to
+// root, as secrets of Kubernetes do whatever fsGroup is, or to the user owner; -1: the daemon is in a user namespace,
+// where the owner of a secret that root mounted is not known.
+func safeToken(path string, file, dir fs.FileInfo, private []string, owner int) error {
 	owned := func(i fs.FileInfo) bool {
 		st, ok := i.Sys().(*syscall.Stat_t)
-		return ok && (!root || st.Uid == 0)
+		return ok && (owner < 0 || st.Uid == 0 || int(st.Uid) == owner)
 	}
 	switch {
 	case !file.Mode().IsRegular():
@@ -143,7 +144,7 @@ func safeToken(path string, file, dir fs.FileInfo, private []string, root bool) 
 			WithHint("move it to a private directory, such as /run/secrets")
 	case !owned(file), !owned(dir):
 		return fault.New(fault.Denied, "the token file %s or its directory belongs to another user", path).
-			WithHint("move it to a private directory, such as /run/secrets: chown root %s", path)
+			WithHint("let it and its directory belong to root or to the daemon's user: chown root %s", path)
 	}
 	if slices.ContainsFunc(private, func(dir string) bool { return rootspec.Within(path, dir) }) {
 		return nil

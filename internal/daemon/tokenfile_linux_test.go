@@ -26,11 +26,16 @@ func TestSafeToken(t *testing.T) {
 		path      string
 		mode, dir fs.FileMode
 		uid       uint32
-		user      bool // the daemon is not real root
+		owner     int // 0: the daemon is root
 		want      fault.Kind
 	}{
-		"a secret of Docker":          {path: "/run/secrets/token", mode: 0o444, dir: 0o755},
-		"the same as a user":          {path: "/run/secrets/token", mode: 0o444, dir: 0o755, uid: 65534, user: true},
+		"a secret of Docker":   {path: "/run/secrets/token", mode: 0o444, dir: 0o755},
+		"in a user namespace":  {path: "/run/secrets/token", mode: 0o444, dir: 0o755, uid: 65534, owner: -1},
+		"the same as a user":   {path: "/run/secrets/token", mode: 0o444, dir: 0o755, owner: 1000},
+		"of the daemon's user": {path: "/run/secrets/token", mode: 0o400, dir: 0o755, uid: 1000, owner: 1000},
+		"with an fsGroup":      {path: "/run/secrets/c/..2026/token", mode: 0o440, dir: 0o2755, owner: 1000},
+		"of another user, as a user": {path: "/run/secrets/token", mode: 0o444, dir: 0o755, uid: 1001, owner: 1000,
+			want: fault.Denied},
 		"a secret of Kubernetes":      {path: "/run/secrets/c/..2026/token", mode: 0o644, dir: 0o755},
 		"in the home":                 {path: home + "/token", mode: 0o644, dir: 0o700},
 		"beside the home":             {path: home + "-token", mode: 0o644, dir: 0o755, want: fault.Denied},
@@ -44,7 +49,7 @@ func TestSafeToken(t *testing.T) {
 		"a directory":                 {path: "/run/secrets", mode: fs.ModeDir | 0o755, dir: 0o755, want: fault.Invalid},
 		"a device":                    {path: "/dev/zero", mode: fs.ModeDevice | 0o444, dir: 0o755, want: fault.Invalid},
 	} {
-		err := safeToken(tc.path, state{tc.mode, tc.uid}, state{tc.dir, tc.uid}, private, !tc.user)
+		err := safeToken(tc.path, state{tc.mode, tc.uid}, state{tc.dir, tc.uid}, private, tc.owner)
 		if tc.want == "" && err != nil || tc.want != "" && (!fault.Is(err, tc.want) || fault.HintOf(err) == "") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -78,7 +83,7 @@ func newTokenFile(t *testing.T) (f *tokenFile, ended chan string) {
 		t.Fatal(err)
 	}
 	ended = make(chan string, 64)
-	return &tokenFile{name: filepath.Join(dir, "token"), private: private,
+	return &tokenFile{name: filepath.Join(dir, "token"), private: private, owner: os.Getuid(),
 		tokens: &auth.Configured{Store: tokenStore{db}}, drop: func(id string) { ended <- id }, log: slog.New(slog.DiscardHandler)}, ended
 }
 

@@ -172,7 +172,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 		return nil, fault.New(fault.Invalid, "invalid number of rules %d: out of range", n).WithHint("give 1 to %d rules, "+
 			"for example example.com:443", MaxTimed)
 	}
-	if req.ForMS < 0 || req.ForMS > limit.Life.Milliseconds() {
+	if !limit.InLife(req.ForMS) {
 		return nil, fault.New(fault.Invalid, "invalid rule duration %d ms: out of range", req.ForMS).
 			WithHint("use a time between 1 ms and 100 years, or 0 for a permanent rule")
 	}

@@ -7,7 +7,9 @@ import (
 	"io"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/images"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -49,7 +51,8 @@ func (c restoreCore) Snapshot(
 func (c restoreCore) Exec(
 	ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
-	return c.e.Commands.Exec(ctx, id, req, stream)
+	return c.e.Commands.ExecWithin(ctx, id, req, stream,
+		command.Evidence{Output: limit.RekeyOutput, Paths: limit.RekeyPaths})
 }
 
 // Files implements restore.Sandboxes.

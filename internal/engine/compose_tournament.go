@@ -9,7 +9,9 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
@@ -67,7 +69,16 @@ func (c tournamentCore) Keep(ctx context.Context, id timeline.SandboxID) error {
 func (c tournamentCore) Exec(
 	ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter,
 ) (wire.Exit, error) {
-	return c.e.Commands.Exec(ctx, id, req, stream)
+	var most command.Evidence
+	if audit.Inside(ctx) {
+		most = command.Evidence{Output: limit.TrialOutput, Paths: limit.TrialPaths}
+	}
+	return c.e.Commands.ExecWithin(ctx, id, req, stream, most)
+}
+
+// Rekey gives a fork its own identity.
+func (c tournamentCore) Rekey(ctx context.Context, id string) error {
+	return c.e.Restorer.RekeyWithin(ctx, timeline.SandboxID(id))
 }
 
 // Halt kills all processes of a sandbox.

@@ -181,8 +181,8 @@ func (e *Engine) plan(
 	if req.Dir != "" && (!filepath.IsAbs(req.Dir) || len(req.Dir) >= unix.PathMax) {
 		return rec, nil, nil, fault.New(fault.Invalid, "invalid dir %.100q: must be an absolute path", req.Dir)
 	}
-	if req.KeepRecent < 0 || req.KeepForMS < 0 {
-		return rec, nil, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must not be negative").
+	if req.KeepRecent < 0 || !limit.InLife(req.KeepForMS) {
+		return rec, nil, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must be from 0 to 100 years").
 			WithHint("see: coppice create --help")
 	}
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS

@@ -113,6 +113,11 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	}
 	e.shape.Lock()
 	unused, err := e.DB.DeleteSandbox(ctx, rec.ID)
+	if err == nil {
+		if err := e.masks.Removed(ctx, rec); err != nil {
+			e.Logger.Warn("could not remove the identity of a removed sandbox; gc will remove it", "sandbox", rec.ID, "err", err)
+		}
+	}
 	e.shape.Unlock()
 	left(err)
 	if err != nil {
@@ -124,7 +129,6 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	delete(e.boxes, rec.ID)
 	e.mu.Unlock()
 	e.Files.Forget(rec.ID)
-	e.masks.Forget(rec.ID)
 	e.mounts.removed(rec.ID)
 	e.Lifetimes.Forget(rec.ID)
 	e.Git.Forget(rec.ID)

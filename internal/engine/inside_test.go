@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/tail"
 	"github.com/coppice-dev/coppice/internal/timeline"
 	"github.com/coppice-dev/coppice/internal/tournament"
 )
@@ -432,5 +433,30 @@ func TestRecovery_RemovesForksOfTrials(t *testing.T) {
 	}
 	if names := h.marked(); len(names) != 1 || names[0] != "kept" {
 		t.Errorf("left: %q", names)
+	}
+}
+
+// TestTrialInside_LeavesAShortLedger checks how much is recorded of commands that a sandbox can have run without its
+// owner: its hooks, and the command of a trial.
+func TestTrialInside_LeavesAShortLedger(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	req := wire.ExecRequest{Cmd: []string{"print", strings.Repeat("x", 100<<10)}}
+	inside := audit.FromInside(ctx)
+	for i, run := range []func() (wire.Exit, error){
+		func() (wire.Exit, error) { return tournamentCore{h.Engine}.Exec(ctx, "a", req, &tail.Client{}) },
+		func() (wire.Exit, error) { return tournamentCore{h.Engine}.Exec(inside, "a", req, &tail.Client{}) },
+		func() (wire.Exit, error) { return restoreCore{h.Engine}.Exec(ctx, "a", req, &tail.Client{}) },
+	} {
+		if _, err := run(); err != nil {
+			t.Fatal(err)
+		}
+		all := h.told(h.id("a"), format.KindExit)
+		out := all[len(all)-1].Body.(*format.Exit).Output
+		want := []int64{100 << 10, limit.TrialOutput + 64, limit.RekeyOutput + 64}[i]
+		if len(out) != 1 || out[0].Bytes > want || i == 0 && out[0].Bytes != want || out[0].Bytes+out[0].Dropped < 100<<10 {
+			t.Errorf("%d: %+v, at most %d", i, out, want)
+		}
 	}
 }

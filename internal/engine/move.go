@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/livefiles"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -55,6 +56,10 @@ func (e *Engine) CommitMemory(ctx context.Context, name, message string) (wire.C
 
 // Checkout captures the present, and then rewinds a sandbox to a snapshot.
 func (e *Engine) Checkout(ctx context.Context, name string, req wire.CheckoutRequest) (wire.MoveResult, error) {
+	if req.GraceMS > 0 && !limit.InLife(req.GraceMS) {
+		return wire.MoveResult{}, fault.New(fault.Invalid, "invalid grace_ms %d: the limit is 100 years", req.GraceMS).
+			WithHint("use a shorter time: coppice rewind %s %s --grace 10s", name, req.Node)
+	}
 	m, err := e.move(ctx, name, "rewinding to "+req.Node, req,
 		func(h *timeline.History, rec *meta.Sandbox) (to target, err error) {
 			id, err := h.Resolve(req.Node, e.Now())

@@ -199,6 +199,9 @@ func (e *Engine) sweep(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := e.masks.SweepIdentities(ctx); err != nil {
+		return err
+	}
 	return e.Bases.Sweep(ctx)
 }
 

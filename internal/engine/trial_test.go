@@ -4,11 +4,14 @@ package engine
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/limit"
+	"github.com/coppice-dev/coppice/internal/tail"
 	"github.com/coppice-dev/coppice/internal/tournament"
 )
 
@@ -41,7 +44,9 @@ func TestTrial_RemovesItsFork(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for name, req := range map[string]wire.TrialRequest{"no command": {}, "a zero byte": {Cmd: "a\x00"},
-		"a timeout": {Cmd: "a", TimeoutMS: -1}} {
+		"a timeout":                  {Cmd: "a", TimeoutMS: -1},
+		"a timeout beyond the limit": {Cmd: "a", TimeoutMS: limit.Trial.Milliseconds() + 1},
+		"a timeout that overflows":   {Cmd: "a", TimeoutMS: math.MaxInt64}} {
 		if _, err := h.Trial(ctx, "a", req); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -73,4 +78,76 @@ func TestTrial_CancelLeavesNothing(t *testing.T) {
 	}
 	all.Wait()
 	h.alone("a")
+}
+
+// TestTrial_LeavesTurnsToOthers checks that many trials of one sandbox, which end late or never, do not keep those of
+// another sandbox waiting.
+func TestTrial_LeavesTurnsToOthers(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	h.onDir("b")
+	if h.TrialsAtOnce() < 2 {
+		t.Skip("needs time: one trial runs at a time on a machine with one processor")
+	}
+	within, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for range h.TrialsAtOnce() + 2 {
+		all.Go(func() {
+			if got, err := h.Trial(within, "a", wire.TrialRequest{Cmd: "wait"}); err == nil {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	for range 3 {
+		got, err := h.Trial(ctx, "b", wire.TrialRequest{Cmd: "exit 1"})
+		if err != nil || got.Exit != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	cancel()
+	all.Wait()
+	if list, err := h.List(ctx); err != nil || len(list) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestDurations_DoNotOverflow sends times beyond what a time.Duration can hold: converted, each would be another time.
+func TestDurations_DoNotOverflow(t *testing.T) {
+	h := newHome(t)
+	h.onDir("a")
+	const most = math.MaxInt64
+	for name, call := range map[string]func(ms int64) error{
+		"exec": func(ms int64) error {
+			_, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: tournament.Shell("exit 0"), TimeoutMS: ms}, &tail.Client{})
+			return err
+		},
+		"capture": func(ms int64) error {
+			_, err := h.Exec(ctx, "a", wire.ExecRequest{Cmd: tournament.Shell("exit 0"),
+				Capture: wire.Capture{QuietMS: 200, MaxMS: ms}}, &tail.Client{})
+			return err
+		},
+		"rewind": func(ms int64) error {
+			_, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: "HEAD", GraceMS: ms})
+			return err
+		},
+		"create": func(ms int64) error {
+			_, err := h.Create(ctx, wire.CreateRequest{Name: "b", KeepForMS: ms}, nil)
+			return err
+		},
+		"gc": func(ms int64) error {
+			_, err := h.GC(ctx, wire.GCRequest{Keep: wire.Keep{WithinMS: ms}}, nil)
+			return err
+		},
+		"tournament": func(ms int64) error {
+			_, err := h.Tournament(ctx, "a", wire.TournamentRequest{Test: "exit 0", Candidates: candidates("exit 0"),
+				TimeoutMS: ms}, nil)
+			return err
+		},
+	} {
+		for _, ms := range []int64{most, most/1_000_000 + 1, limit.Life.Milliseconds() + 1} {
+			if err := call(ms); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+				t.Errorf("%s: %d ms: %v", name, ms, err)
+			}
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/proposal"
 	"github.com/coppice-dev/coppice/internal/repo"
 	"github.com/coppice-dev/coppice/internal/visible"
@@ -79,9 +80,9 @@ func proposable(req wire.ProposeRequest) error {
 	case len(req.Tests) > proposal.MaxTests:
 		return fault.New(fault.Invalid, "too many tests: %d; the limit is %d", len(req.Tests), proposal.MaxTests).
 			WithHint("combine several in one command")
-	case req.TimeoutMS < 0:
-		return fault.New(fault.Invalid, "invalid timeout: must not be negative").WithHint("give a number of milliseconds, " +
-			"or 0 for none")
+	case req.TimeoutMS < 0 || req.TimeoutMS > limit.Trial.Milliseconds():
+		return fault.New(fault.Invalid, "invalid timeout %d ms: must be from 0 to 24 hours", req.TimeoutMS).
+			WithHint("give a number of milliseconds, or 0 for 24 hours")
 	}
 	for _, t := range req.Tests {
 		if strings.TrimSpace(t) == "" || strings.ContainsRune(t, 0) {

@@ -112,7 +112,7 @@ func limitsOfSandboxes() map[string]limit {
 		"CreateRequest.user":         {example: "root"},
 		"CreateRequest.limits":       {example: "memory=4GiB,pids=512"},
 		"CreateRequest.keep_recent":  atLeast(0),
-		"CreateRequest.keep_for_ms":  atLeast(0),
+		"CreateRequest.keep_for_ms":  within(0, bound.Life.Milliseconds()),
 		"CreateRequest.ttl_ms":       aLife(),
 		"CreateRequest.idle_stop_ms": aLife(),
 		"CreateRequest.policy":       {maxItems: 64},
@@ -176,7 +176,7 @@ func limitsOfHistory() map[string]limit {
 		"ForkRequest.labels":    {example: object{"team": "web"}},
 		"ForkRequest.tier":      one("", "process", "supervised", "container", "gvisor"),
 		"Keep.last":             atLeast(0),
-		"Keep.within_ms":        atLeast(0),
+		"Keep.within_ms":        within(0, bound.Life.Milliseconds()),
 		"Keep.hourly":           within(0, 10_000),
 		"Keep.daily":            within(0, 10_000),
 		"Keep.weekly":           within(0, 10_000),
@@ -191,7 +191,7 @@ func limitsOfTournaments() map[string]limit {
 		"TournamentRequest.candidates": {minItems: 1, maxItems: 1000},
 		"TournamentRequest.jobs":       atLeast(0),
 		"TournamentRequest.policy":     {maxItems: 64},
-		"TournamentRequest.timeout_ms": atLeast(0),
+		"TournamentRequest.timeout_ms": within(0, bound.Life.Milliseconds()),
 		"Candidate.cmd":                {minLength: 1, example: "git apply /patches/1.diff"},
 	}
 }
@@ -201,11 +201,11 @@ func limitsOfProposals() map[string]limit {
 	return map[string]limit{
 		"ProposeRequest.title":      {maxText: 200, example: "Refuse empty tokens"},
 		"ProposeRequest.tests":      {maxItems: 64, example: []any{"make test"}},
-		"ProposeRequest.timeout_ms": atLeast(0),
+		"ProposeRequest.timeout_ms": within(0, bound.Trial.Milliseconds()),
 		"RebaseRequest.onto":        {example: "main"},
 		"TrialRequest.cmd":          {minLength: 1, example: "make test"},
 		"TrialRequest.at":           {example: "HEAD"},
-		"TrialRequest.timeout_ms":   atLeast(0),
+		"TrialRequest.timeout_ms":   within(0, bound.Trial.Milliseconds()),
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/fault"
+	bound "github.com/coppice-dev/coppice/internal/limit"
 )
 
 // PortProtocol is the name of a connection to a port in the Upgrade header: raw bytes in both directions, each of
@@ -75,9 +76,8 @@ func (s *Server) preview(ctx context.Context, in *struct {
 		return wire.PreviewResult{}, fault.New(fault.Unsupported, "this daemon cannot create links to ports")
 	}
 	req := orZero(in.Body)
-	const most = int64(1<<63-1) / int64(time.Millisecond)
-	if req.TTLMS < 0 || req.TTLMS > most {
-		return wire.PreviewResult{}, fault.New(fault.Invalid, "invalid ttl_ms %d: must not be negative", req.TTLMS).
+	if !bound.InLife(req.TTLMS) {
+		return wire.PreviewResult{}, fault.New(fault.Invalid, "invalid ttl_ms %d: out of range", req.TTLMS).
 			WithHint("send \"ttl_ms\" as a number of milliseconds; 0 is an hour")
 	}
 	return s.opt.Previews.Preview(ctx, in.Name, in.Port, time.Duration(req.TTLMS)*time.Millisecond)

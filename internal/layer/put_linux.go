@@ -112,7 +112,9 @@ func (p *putter) putOnce(src int, name string, dst int, to string, st *unix.Stat
 			return err
 		}
 	default:
-		return fault.New(fault.Unsupported, "entry of unknown type %o", st.Mode&unix.S_IFMT)
+		// The kernel has no other types but a directory, which the caller has seen not to be one.
+		return fault.New(fault.Conflict, "the file was replaced by another one while it was copied").
+			WithHint("try again, or stop what changes it: coppice process ls NAME; coppice stop NAME")
 	}
 	a, err := readAttrs(xattrAt(src, name), p.fromRaw)
 	if err != nil {

@@ -2,8 +2,6 @@ package ledger
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +41,7 @@ func (l *Ledger) sound(p *plan, drafts []Draft) error {
 		if _, looked := p.heads[d.Sandbox]; looked || h.seq == 0 || h.removed || l.lateHead(d.Sandbox, h) {
 			continue
 		}
-		info, err := os.Lstat(filepath.Join(l.path, segment(d.Sandbox, h.first)))
+		info, err := l.stat(segment(d.Sandbox, h.first))
 		if err != nil || info.Size() != h.bytes {
 			return fault.New(fault.Corrupt, "the newest segment of %s has changed since it was written", d.Sandbox).Because(err).
 				WithHint("find the damage: coppice system verify")

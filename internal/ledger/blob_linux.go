@@ -3,8 +3,6 @@ package ledger
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
@@ -37,7 +35,7 @@ func (l *Ledger) kept(file string) bool {
 	if _, held := l.captures.get(file); held {
 		return false
 	}
-	_, err := os.Lstat(filepath.Join(l.path, file))
+	_, err := l.stat(file)
 	return err == nil
 }
 
@@ -47,7 +45,7 @@ func (l *Ledger) BlobSize(id format.Sandbox, name string) (int64, error) {
 	if content, held := l.captures.get(file); held {
 		return int64(len(content)), nil
 	}
-	info, err := os.Lstat(filepath.Join(l.path, file))
+	info, err := l.stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}

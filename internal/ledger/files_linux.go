@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -17,19 +18,60 @@ type files struct {
 	path string
 }
 
+// reach calls fn, which uses the file or directory name. If access is denied, it gives the user access to it, and to
+// the directories above it, and calls fn once more. Only the user's own modes can deny it: a process of a locked
+// workspace that runs as the daemon's user may have set them.
+func (f files) reach(name string, fn func() error) error {
+	err := fn()
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	changed, aerr := dirfd.OwnAccess(f.path, name)
+	if aerr != nil || len(changed) == 0 {
+		return errors.Join(err, aerr)
+	}
+	return fn()
+}
+
+// open opens a file or directory of the ledger. The caller closes it.
+func (f files) open(name string, flags int) (file *os.File, err error) {
+	err = f.reach(name, func() (err error) {
+		file, err = openAt(f.path, name, flags)
+		return err
+	})
+	return file, err
+}
+
 // dir opens a directory of the ledger. The caller closes it.
-func (f files) dir(name string) (*os.File, error) {
-	return os.OpenFile(filepath.Join(f.path, name), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+func (f files) dir(name string) (*os.File, error) { return f.open(name, os.O_RDONLY|unix.O_DIRECTORY) }
+
+// names lists a directory of the ledger.
+func (f files) names(name string) (names []fs.DirEntry, err error) {
+	err = f.reach(name, func() (err error) {
+		names, err = os.ReadDir(filepath.Join(f.path, name))
+		return err
+	})
+	return names, err
+}
+
+// stat returns the state of a file of the ledger.
+func (f files) stat(name string) (info fs.FileInfo, err error) {
+	err = f.reach(name, func() (err error) {
+		info, err = os.Lstat(filepath.Join(f.path, name))
+		return err
+	})
+	return info, err
 }
 
 // in calls fn with the directory of a file, and the name of the file in it.
 func (f files) in(name string, fn func(dir int, base string) error) error {
-	d, err := f.dir(filepath.Dir(name))
+	parent := filepath.Dir(name)
+	d, err := f.dir(parent)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return fn(int(d.Fd()), filepath.Base(name))
+	return f.reach(parent, func() error { return fn(int(d.Fd()), filepath.Base(name)) })
 }
 
 // mkdir makes a directory durably, unless it exists.
@@ -44,7 +86,7 @@ func (f files) mkdir(name string) error {
 
 // edit calls fn with a file that is open for writing. If the file is missing, edit calls fresh and creates it.
 func (f files) edit(name string, fresh func(), fn func(fd int) error) error {
-	file, err := openAt(f.path, name, os.O_RDWR)
+	file, err := f.open(name, os.O_RDWR)
 	if err == nil {
 		defer file.Close()
 		return fn(int(file.Fd()))
@@ -75,7 +117,7 @@ func (f files) replace(name string, content []byte) error {
 }
 
 func (f files) sync(name string) error {
-	file, err := openAt(f.path, name, os.O_RDONLY)
+	file, err := f.open(name, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -84,7 +126,13 @@ func (f files) sync(name string) error {
 }
 
 // read returns the content of a file; nil if it does not exist.
-func (f files) read(name string) ([]byte, error) { return readFile(f.path, name) }
+func (f files) read(name string) (b []byte, err error) {
+	err = f.reach(name, func() (err error) {
+		b, err = readFile(f.path, name)
+		return err
+	})
+	return b, err
+}
 
 func (f files) unlink(name string) error {
 	return f.in(name, func(dir int, base string) error { return ignore(f.fs.Unlink(dir, base), fs.ErrNotExist) })
@@ -94,7 +142,7 @@ func (f files) unlink(name string) error {
 func (f files) aside(name string, content []byte) (kept string, err error) {
 	for i := 1; ; i++ {
 		kept = name + ".torn-" + itoa(i)
-		if _, err := os.Lstat(filepath.Join(f.path, kept)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := f.stat(kept); errors.Is(err, fs.ErrNotExist) {
 			return kept, f.replace(kept, content)
 		} else if err != nil {
 			return "", err

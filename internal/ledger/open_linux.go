@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/dirfd"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/vfs"
@@ -54,6 +55,13 @@ func Open(dir string, o Options) (*Ledger, Opened, error) {
 		closed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
+	}
+	// The readers of these files restore no access; what a sandbox has is reached when it is written.
+	for _, name := range []string{fileLock, fileKey, fileIntake, fileHashes, fileHeads, fileCheckpoint, fileKeys,
+		fileWitness, dirSandboxes, dirBlobs} {
+		if _, err := dirfd.OwnAccess(dir, name); err != nil {
+			return nil, Opened{}, fault.Wrap(err, "open the ledger in %s", dir)
+		}
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, fileLock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -224,7 +232,7 @@ func (l *Ledger) untouched() error {
 				WithHint("restore the file"))
 		}
 	}
-	names, err := os.ReadDir(filepath.Join(l.path, dirSandboxes))
+	names, err := l.names(dirSandboxes)
 	if err == nil && len(names) > 0 {
 		err = fault.New(fault.Corrupt, "the ledger has records but no log").WithHint("restore the directory log/")
 	}
@@ -243,7 +251,7 @@ func (l *Ledger) treeAt(c format.Checkpoint) (format.Tree, error) {
 
 // cut removes the bytes after the last committed record from a segment.
 func (l *Ledger) cut(name string, end int64, o *Opened) error {
-	f, err := openAt(l.path, name, os.O_RDWR)
+	f, err := l.open(name, os.O_RDWR)
 	if err != nil {
 		return err
 	}

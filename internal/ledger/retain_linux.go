@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -135,7 +133,7 @@ func (l *Ledger) Remove(ctx context.Context, id format.Sandbox) error {
 func (l *Ledger) wipe(id format.Sandbox) error {
 	for _, top := range []string{dirBlobs, dirSandboxes} {
 		dir := top + "/" + string(id)
-		names, err := os.ReadDir(filepath.Join(l.path, dir))
+		names, err := l.names(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

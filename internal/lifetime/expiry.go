@@ -61,7 +61,7 @@ func (l *Lifetimes) setLife(ctx context.Context, rec *meta.Sandbox, req wire.Lif
 func Configure(c *meta.Config, req wire.LifeRequest, now time.Time) error {
 	for what, ms := range map[string]*int64{"time to live": req.TTLMS,
 		"time until an idle sandbox is stopped": req.IdleStopMS} {
-		if ms != nil && (*ms < 0 || *ms > Max.Milliseconds()) {
+		if ms != nil && !limit.InLife(*ms) {
 			return fault.New(fault.Invalid, "a %s of %d ms", what, *ms).
 				WithHint("give a time between 1 ms and 100 years, or 0 for ever")
 		}

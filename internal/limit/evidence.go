@@ -26,8 +26,16 @@ const (
 	InsideChanges = 1000
 	AutoSnapshots = 10_000
 	// InsideTrials is the maximum number of trials requested inside within EvidenceRefill. Each leaves a short ledger of
-	// its fork.
+	// its fork: TrialOutput is how many bytes of each stream of its command are recorded at most, and TrialPaths how many
+	// of the paths that it changed.
 	InsideTrials = 240
+	TrialOutput  = 16 << 10
+	TrialPaths   = 4 << 10
+	// RekeyHooks is the maximum number of programs of a sandbox that re-key a fork, RekeyOutput how many bytes of each
+	// stream of one are recorded at most, and RekeyPaths how many of the paths that it changed.
+	RekeyHooks  = 16
+	RekeyOutput = 1 << 10
+	RekeyPaths  = 1 << 10
 	// LostInterval is the time between records of lost network events, and ProgramsInterval the time between records of
 	// programs, once some were omitted.
 	LostInterval     = lostSeconds * time.Second
@@ -61,6 +69,8 @@ func evidence() area {
 		network = budgets + "TestNetworkRecords_StayWithinBudget"
 		program = budgets + "TestProgramRecords_StayWithinBudget"
 		texts   = budgets + "TestRecords_CarryBoundedTexts"
+		trials  = "internal/engine/inside_test.go TestTrialInside_LeavesAShortLedger"
+		rekeys  = "internal/restore/release_test.go TestRekeyFork_IsBounded"
 		lost    = "a `lost` record counts the others"
 		more    = "the record counts the others"
 	)
@@ -80,6 +90,12 @@ func evidence() area {
 			"`unavailable`, with the time to wait", budgets + "TestMark_RefusesBeyondTheBudget"},
 		{"budget for trials requested inside", InsideTrials, "trials", "`unavailable`, with the time to wait",
 			"internal/engine/inside_test.go TestTrialInside_ChargesItsSandbox"},
+		{"output of the command of a trial requested inside, each stream", TrialOutput, "bytes",
+			"the middle is left out of the record", trials},
+		{"changed paths in the record of that command", TrialPaths, "bytes", "`changes_total` counts all of them", trials},
+		{"programs of a sandbox that re-key a fork", RekeyHooks, "programs", "`invalid`: the fork runs no command", rekeys},
+		{"output of such a program, each stream", RekeyOutput, "bytes", "the middle is left out of the record", trials},
+		{"changed paths in the record of such a program", RekeyPaths, "bytes", "`changes_total` counts all of them", trials},
 		{"budget for automatic snapshots of a sandbox", AutoSnapshots, "snapshots", "they are delayed",
 			budgets + "TestAutomaticCapture_WaitsForBudget"},
 		{"interval between `lost` records of the network, unless a command ends", lostSeconds, "seconds",

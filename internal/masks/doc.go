@@ -13,8 +13,9 @@
 //
 // Masks owns the directory masks of COPPICE_HOME; the files mask and identity of each sandbox, which name the layers
 // with which its live root was last mounted, and so outlive the daemon; and a cache of these. Masks are never
-// changed. They are removed only while the daemon starts: at any other time one may be in use, and its removal would
-// reveal what it hides. The lock Masks.mu guards the cache, and is a leaf: no other lock is taken while it is held.
+// changed. Masks are removed only while the daemon starts: at any other time one may be in use, and its removal would
+// reveal what it hides. Identity layers are also removed with their sandbox and by garbage collection, like the layers
+// of snapshots. The lock Masks.mu guards the cache, and is a leaf: no other lock is taken while it is held.
 // The files of a sandbox are written with the lock of the sandbox held.
 //
 // From the engine it needs what a policy hides (Policies), and a way to remove trees (Config.Discard). The engine

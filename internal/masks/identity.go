@@ -5,6 +5,8 @@ package masks
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +25,15 @@ type identity struct {
 	mask string // of the stack
 	own  string // the machine ID
 	dir  string // "" if the stack needs none
+}
+
+// isGone reports whether the layer was removed.
+func (i identity) isGone() bool {
+	if i.dir == "" {
+		return false
+	}
+	_, err := os.Lstat(i.dir)
+	return err != nil
 }
 
 // identityNote returns the path of the file that names the identity layer with which the live root of a sandbox was
@@ -48,7 +59,7 @@ func (m *Masks) identify(rec *meta.Sandbox, at timeline.SnapshotID, st rootspec.
 	m.mu.Lock()
 	own, known := m.identities[rec.ID]
 	m.mu.Unlock()
-	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID {
+	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID || own.isGone() {
 		own = identity{at: at, mask: st.Mask, own: rec.MachineID}
 		k := rootfs.Identity{Below: st, MachineID: rec.MachineID, Instead: rec.Foreign, ByFiles: m.config.ByFiles}
 		var err error
@@ -57,6 +68,9 @@ func (m *Masks) identify(rec *meta.Sandbox, at timeline.SnapshotID, st rootspec.
 		}
 		m.mu.Lock()
 		m.identities[rec.ID] = own
+		if own.dir != "" {
+			m.made[filepath.Base(own.dir)] = own.own
+		}
 		m.mu.Unlock()
 	}
 	if own.dir != "" {
@@ -85,6 +99,67 @@ func (m *Masks) noteUse(note, dir string) error {
 	}
 	// These layers do not survive a power failure.
 	return fault.Wrap(vfs.NoteUnsynced(m.config.FS, note, text), "record the masks in use")
+}
+
+// Removed forgets a removed sandbox, and removes its identity layers, unless another sandbox with the same machine ID
+// may be mounted with them. The caller holds the lock for writing that those who read stacks hold for reading.
+func (m *Masks) Removed(ctx context.Context, rec *meta.Sandbox) error {
+	m.Forget(rec.ID)
+	if rec.MachineID == "" {
+		return nil
+	}
+	names := m.madeFor(func(id string) bool { return id == rec.MachineID })
+	if text, err := os.ReadFile(m.identityNote(rec.ID)); err == nil && isName(string(text)) {
+		names[string(text)] = true // made by an earlier daemon
+	}
+	return m.dropIdentities(ctx, names, rec.ID)
+}
+
+// SweepIdentities removes the identity layers that no live root can be mounted with; they are made again for the next
+// reader. The caller holds the lock for writing that those who read stacks hold for reading.
+func (m *Masks) SweepIdentities(ctx context.Context) error {
+	return m.dropIdentities(ctx, m.madeFor(func(string) bool { return true }), "")
+}
+
+// madeFor returns the names of the identity layers that this process has made or found, for machine IDs.
+func (m *Masks) madeFor(wanted func(machineID string) bool) map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := map[string]bool{}
+	for name, id := range m.made {
+		if wanted(id) {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// dropIdentities removes identity layers, except those that live roots were last mounted with. The root of the sandbox
+// without, if it is not "", is not mounted any more.
+func (m *Masks) dropIdentities(ctx context.Context, names map[string]bool, without timeline.SandboxID) error {
+	if len(names) == 0 {
+		return nil
+	}
+	used, sure, err := m.noted(without)
+	if err != nil || !sure {
+		return err
+	}
+	for name := range names {
+		if used[name] {
+			continue
+		}
+		aside, err := m.setAside(name)
+		if err == nil {
+			err = m.config.Discard(ctx, aside)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		m.mu.Lock()
+		delete(m.made, name)
+		m.mu.Unlock()
+	}
+	return nil
 }
 
 // Files opens regular files of a sandbox by absolute path; *layer.View implements it.

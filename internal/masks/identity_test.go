@@ -70,3 +70,70 @@ func TestStack_HasIdentityOnTop(t *testing.T) {
 		t.Errorf("%q, %v", left, err)
 	}
 }
+
+// TestRemoved_RemovesIdentity checks that the identity layer of a removed sandbox is removed, and that of another one
+// with the same machine ID is not while it may be mounted. A layer that a reader needs again is made again.
+func TestRemoved_RemovesIdentity(t *testing.T) {
+	t.Parallel()
+	m, home := newMasks(t, hides{})
+	layers := t.TempDir()
+	m.config.Stacks = stacks.New(two{}, func(id timeline.LayerID) string { return filepath.Join(layers, string(id)) })
+	foreign := strings.Repeat("f", 32)
+	for _, dir := range []string{layers + "/a/etc", layers + "/b", home + "/sandboxes/0123456789ab",
+		home + "/sandboxes/ba9876543210"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(layers+"/a/etc/machine-id", []byte(foreign), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	one := meta.Sandbox{ID: "0123456789ab", MountTop: "b"}
+	one.MachineID, one.Foreign = strings.Repeat("1", 32), []string{foreign}
+	same := one
+	same.ID = "ba9876543210"
+	mount := func(rec *meta.Sandbox) {
+		t.Helper()
+		if _, err := m.ForMount(t.Context(), sandbox.New(rec.ID).TryLock("mounting it"), rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() int {
+		t.Helper()
+		all, err := os.ReadDir(home + "/masks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	mount(&one)
+	mount(&same)
+	if err := m.Removed(t.Context(), &one); err != nil || left() != 1 {
+		t.Errorf("mounted by another: %d layers, %v", left(), err)
+	}
+	if err := m.SweepIdentities(t.Context()); err != nil || left() != 1 {
+		t.Errorf("mounted, after a sweep: %d layers, %v", left(), err)
+	}
+	m.made = map[string]string{} // as in the next daemon
+	if err := os.RemoveAll(home + "/sandboxes/0123456789ab"); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Removed(t.Context(), &same); err != nil || left() != 0 {
+		t.Errorf("the last one: %d layers, %v", left(), err)
+	}
+	if err := os.RemoveAll(home + "/sandboxes/ba9876543210"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		st, _, err := m.Stack(t.Context(), &same, "b")
+		if err != nil || left() != 1 {
+			t.Errorf("%d layers, %v", left(), err)
+		}
+		if _, err := os.Stat(st.Identity + "/etc/machine-id"); err != nil {
+			t.Error(err)
+		}
+		if err := m.SweepIdentities(t.Context()); err != nil || left() != 0 {
+			t.Errorf("read only: %d layers, %v", left(), err)
+		}
+	}
+}

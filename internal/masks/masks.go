@@ -50,12 +50,14 @@ type Masks struct {
 	mu         sync.Mutex
 	known      map[timeline.SandboxID]string   // the mask that each sandbox is read with, see Of; guarded by mu
 	identities map[timeline.SandboxID]identity // the identity layer that each was last read with; guarded by mu
+	made       map[string]string               // names of identity layers, with their machine IDs; guarded by mu
 }
 
 // New returns the Masks of a home.
 func New(c Config) *Masks {
 	return &Masks{
 		config: c, known: map[timeline.SandboxID]string{}, identities: map[timeline.SandboxID]identity{},
+		made: map[string]string{},
 	}
 }
 
@@ -140,7 +142,7 @@ func (m *Masks) Of(ctx context.Context, rec *meta.Sandbox) (string, error) {
 	return m.known[rec.ID], nil
 }
 
-// Forget drops the cached state of a removed sandbox.
+// Forget drops the cached state of a sandbox.
 func (m *Masks) Forget(id timeline.SandboxID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,7 +206,7 @@ func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 	used := map[string]bool{}
 	if !rebooted {
 		var sure bool
-		if used, sure, err = m.noted(); err != nil || !sure {
+		if used, sure, err = m.noted(""); err != nil || !sure {
 			return err
 		}
 	}
@@ -212,27 +214,39 @@ func (m *Masks) Sweep(ctx context.Context, rebooted bool) error {
 		if used[mask.Name()] {
 			continue
 		}
-		dir := filepath.Join(m.dir(), mask.Name())
-		if sum, err := hex.DecodeString(mask.Name()); err == nil && len(sum) == sha256.Size {
-			aside := filepath.Join(m.dir(), ".removed-"+rand.Text())
-			if err := vfs.Rename(m.config.FS, dir, aside); err != nil && rebooted {
-				return fault.Wrap(err, "remove a mask")
-			} else if err != nil {
-				m.config.Log.Warn("could not remove an unused mask", "dir", dir, "err", err)
-				continue
-			}
-			dir = aside
+		aside, err := m.setAside(mask.Name())
+		if err != nil && rebooted {
+			return err
+		} else if err != nil {
+			m.config.Log.Warn("could not remove an unused mask", "err", err)
+			continue
 		}
-		if err := m.config.Discard(ctx, dir); err != nil {
+		if err := m.config.Discard(ctx, aside); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// noted returns the names of the masks that live roots were last mounted with; sure is false if one of
-// them cannot be read.
-func (m *Masks) noted() (names map[string]bool, sure bool, err error) {
+// setAside renames a layer that is to be removed, so that no reader finds it, and returns its new path. What cannot be
+// a layer keeps its name.
+func (m *Masks) setAside(name string) (dir string, err error) {
+	if !isName(name) {
+		return filepath.Join(m.dir(), name), nil
+	}
+	dir = filepath.Join(m.dir(), ".removed-"+rand.Text())
+	return dir, fault.Wrap(vfs.Rename(m.config.FS, filepath.Join(m.dir(), name), dir), "remove a mask")
+}
+
+// isName reports whether a complete layer can have the name.
+func isName(name string) bool {
+	sum, err := hex.DecodeString(name)
+	return err == nil && len(sum) == sha256.Size
+}
+
+// noted returns the names of the masks that live roots were last mounted with, except that of a sandbox; sure is false
+// if one of them cannot be read.
+func (m *Masks) noted(except timeline.SandboxID) (names map[string]bool, sure bool, err error) {
 	dirs, err := os.ReadDir(filepath.Join(m.config.Home, "sandboxes"))
 	if err != nil {
 		return nil, false, fault.Wrap(err, "list the masks")
@@ -240,6 +254,9 @@ func (m *Masks) noted() (names map[string]bool, sure bool, err error) {
 	names = map[string]bool{}
 	for _, d := range dirs {
 		id := timeline.SandboxID(d.Name())
+		if id == except {
+			continue
+		}
 		for _, note := range []string{m.note(id), m.identityNote(id)} {
 			text, err := os.ReadFile(note)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -39,9 +39,9 @@ func (p *Proxy) admit(r *http.Request, key Key, t Target, tokens []string) (admi
 	if len(shown) == 0 && may == nil {
 		return admission{}, nil
 	}
-	id, name, err := p.opt.Engine.Identify(r.Context(), t.Name)
+	id, name, err := p.opt.Engine.Identify(r.Context(), t.ID)
 	switch {
-	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Ambiguous), err == nil && name != t.Name && id != t.Name:
+	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Ambiguous), err == nil && !t.IsHostOf(name, id):
 		return admission{}, nil
 	case err != nil:
 		return admission{}, err
@@ -198,44 +198,4 @@ func headerSize(r *http.Request) int {
 		}
 	}
 	return n
-}
-
-// clean removes from a response what would affect other hosts. It is httputil.ReverseProxy.ModifyResponse.
-func clean(res *http.Response) error {
-	h := res.Header
-	var kept []string
-	for _, c := range h.Values("Set-Cookie") {
-		if staysHere(c) {
-			kept = append(kept, c)
-		}
-	}
-	h.Del("Set-Cookie")
-	for _, c := range kept {
-		h.Add("Set-Cookie", c)
-	}
-	// These headers bind a browser to more than this response: to all ports of the name, for a long time.
-	h.Del("Strict-Transport-Security")
-	h.Del("Alt-Svc")
-	return nil
-}
-
-// staysHere reports whether a Set-Cookie is for its own host only, and not the daemon's cookie. One with any Domain
-// may be for others: with localhost or the configured domain, for all sandboxes and the daemon. So may one that
-// browsers might parse differently.
-func staysHere(cookie string) bool {
-	for i := range len(cookie) {
-		if c := cookie[i]; c < ' ' || c == 0x7f {
-			return false
-		}
-	}
-	first := true
-	for part := range strings.SplitSeq(cookie, ";") {
-		name, _, _ := strings.Cut(part, "=")
-		name = strings.TrimSpace(name)
-		if first && name == param || !first && strings.EqualFold(name, "Domain") {
-			return false
-		}
-		first = false
-	}
-	return true
 }

@@ -23,10 +23,17 @@ type Key [32]byte
 const keyName = "preview.key"
 
 // LoadKey reads the key of a home, or creates it. The file has mode 0600, in a home that is closed to others.
-// Deleting the file invalidates all links.
+// Deleting the file invalidates all links. A key that others may have read, or that this user may not
+// read, is replaced.
 func LoadKey(home string) (Key, error) {
 	path := filepath.Join(home, keyName)
 	k, err := readKey(path)
+	if fault.Is(err, fault.Denied) {
+		if rerr := os.Remove(path); rerr != nil {
+			return Key{}, errors.Join(err, rerr)
+		}
+		err = fs.ErrNotExist
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return k, err
 	}

@@ -1,10 +1,12 @@
 // Package ports serves the ports of sandboxes over HTTP: host names for ports, signed links that expire, and a reverse
 // proxy. It reaches sandboxes through its interface Engine.
 //
-// Each port has its own host, PORT--NAME.localhost, and PORT--NAME below a configured domain, so that a browser
-// isolates it from other sandboxes and from the daemon's API. Access is decided before a request is forwarded: by a
-// link, by the cookie that a link was exchanged for, or by Options.Allow for a caller that the listener has
-// authenticated.
+// Each port has its own host, PORT--NAME-ID.localhost, and PORT--NAME-ID below a configured domain, so that a browser
+// isolates it from other sandboxes and from the daemon's API. The ID is in it because a browser keeps cookies, storage
+// and service workers for a host: a new sandbox with the name of a removed one must not share any.
+//
+// Access is decided before a request is forwarded: by a link, by the cookie that a link was exchanged for, or by
+// Options.Allow for a caller that the listener has authenticated.
 //
 // The daemon imports it; it imports client/wire and fault.
 package ports
@@ -68,7 +70,8 @@ const maxLabel = 63
 // Target is a port of a sandbox.
 type Target struct {
 	Port int
-	Name string // name or ID of the sandbox
+	Name string // name of the sandbox; "": the host has none
+	ID   string // ID of the sandbox, which may not exist
 }
 
 // IsPreview reports whether a Proxy answers a Host header: any name below localhost or the domain, even an invalid one.
@@ -88,8 +91,9 @@ func (d Domain) below(name string) (label string, ok bool) {
 	return "", false
 }
 
-// ParseHost parses PORT--NAME.localhost, and PORT--NAME below the domain, with or without a port number. NAME is one
-// label of a-z, 0-9 and "-"; a sandbox whose name has other characters is addressed by its ID.
+// ParseHost parses PORT--NAME-ID.localhost, and PORT--NAME-ID below the domain, with or without a port number. The name
+// and its "-" may be missing. NAME is one label of a-z, 0-9 and "-"; ID has no "-". Only a host that Host returns for
+// the sandbox with that ID is its host: see IsHostOf.
 func (d Domain) ParseHost(host string) (t Target, ok bool) {
 	name, ok := splitHost(host)
 	if !ok {
@@ -100,24 +104,48 @@ func (d Domain) ParseHost(host string) (t Target, ok bool) {
 		return t, false
 	}
 	number, box, ok := strings.Cut(label, "--")
-	if !ok || !plain(box) {
+	if !ok {
 		return t, false
 	}
 	if t.Port, ok = parsePort(number); !ok {
 		return Target{}, false
 	}
-	t.Name = box
+	t.ID = box
+	if i := strings.LastIndexByte(box, '-'); i >= 0 {
+		t.Name, t.ID = box[:i], box[i+1:]
+		ok = plain(t.Name)
+	}
+	if !ok || !plain(t.ID) {
+		return Target{}, false
+	}
 	return t, true
 }
 
-// Host returns the host name of a port, below the domain if there is one: with the sandbox's name if possible, else
-// with its ID. ParseHost parses it.
+// IsHostOf reports whether a parsed host is the only one of its port of the sandbox with this name and ID.
+func (t Target) IsHostOf(name, id string) bool {
+	return t == Target{t.Port, shown(t.Port, name, id), id}
+}
+
+// Host returns the host name of a port, below the domain if there is one: with the sandbox's ID, and its name if that
+// is possible. ParseHost parses it.
 func (d Domain) Host(port int, name, id string) string {
-	label := strconv.Itoa(port) + "--" + name
-	if !plain(name) || len(label) > maxLabel {
-		label = strconv.Itoa(port) + "--" + id
+	return label(port, shown(port, name, id), id) + "." + cmp.Or(d.Name, localhost)
+}
+
+// label returns the first label of the host of a port; without a name if that is "".
+func label(port int, name, id string) string {
+	if name != "" {
+		id = name + "-" + id
 	}
-	return label + "." + cmp.Or(d.Name, localhost)
+	return strconv.Itoa(port) + "--" + id
+}
+
+// shown returns the name of a sandbox if it can be in the host of a port, and "" otherwise.
+func shown(port int, name, id string) string {
+	if !plain(name) || len(label(port, name, id)) > maxLabel {
+		return ""
+	}
+	return name
 }
 
 // lower converts ASCII letters to lower case; strings.ToLower also maps some other characters to ASCII letters.

@@ -18,11 +18,13 @@ var none Domain
 func TestParseHost(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]Target{
-		"3000--box.localhost":       {3000, "box"},
-		"3000--box.localhost:7070":  {3000, "box"},
-		"80--a--b.LocalHost":        {80, "a--b"},
-		"65535--Box-1.localhost":    {65535, "box-1"},
-		"1--0123456789ab.localhost": {1, "0123456789ab"},
+		"3000--box-0a.localhost":       {3000, "box", "0a"},
+		"3000--box-0a.localhost:7070":  {3000, "box", "0a"},
+		"80--a--b-0a.LocalHost":        {80, "a--b", "0a"},
+		"65535--Box-1-0a.localhost":    {65535, "box-1", "0a"},
+		"1--0123456789ab.localhost":    {1, "", "0123456789ab"},
+		"1--a-0123456789ab.localhost":  {1, "a", "0123456789ab"},
+		"1--1--a-0123456789.localhost": {1, "1--a", "0123456789"},
 	} {
 		if got, ok := none.ParseHost(host); !ok || got != want || !none.IsPreview(host) {
 			t.Errorf("%s: %+v %v", host, got, ok)
@@ -32,7 +34,7 @@ func TestParseHost(t *testing.T) {
 		"", "localhost", "box.localhost", "3000-box.localhost", "--box.localhost", "3000--.localhost", "3000--box",
 		"3000--box.localhost.", "03000--box.localhost",
 		"0--box.localhost", "65536--box.localhost", "+1--box.localhost", "3000--a.b.localhost", "3000--a_b.localhost",
-		"3000---a.localhost", "3000--a-.localhost",
+		"3000---a.localhost", "3000--a-.localhost", "3000--a--0a.localhost",
 		"3000--box.localhost.example.com", "3000--box.localhost:", "3000--box.localhost:0", "3000--box.localhost:x",
 		"3000--box.localhost:70 70", "[::1]:80",
 		"3000--" + strings.Repeat("a", 58) + ".localhost", "3000--\u212a.localhost", "user@3000--box.localhost",
@@ -55,18 +57,22 @@ func TestParseHost(t *testing.T) {
 
 func TestHost_ParsesBack(t *testing.T) {
 	t.Parallel()
+	const id = "0123456789ab"
 	for name, want := range map[string]string{
-		"box": "80--box.localhost", "a.b": "80--0123456789ab.localhost", "a_b": "80--0123456789ab.localhost",
-		"a-":                    "80--0123456789ab.localhost",
-		strings.Repeat("a", 60): "80--0123456789ab.localhost",
-		strings.Repeat("a", 59): "80--" + strings.Repeat("a", 59) + ".localhost",
+		"box": "80--box-" + id, "a.b": "80--" + id, "a_b": "80--" + id, "a-": "80--" + id, "": "80--" + id,
+		"a--b":                  "80--a--b-" + id,
+		id:                      "80--" + id + "-" + id,
+		strings.Repeat("a", 47): "80--" + id,
+		strings.Repeat("a", 46): "80--" + strings.Repeat("a", 46) + "-" + id,
 	} {
-		got := none.Host(80, name, "0123456789ab")
-		if got != want {
+		got := none.Host(80, name, id)
+		if got != want+".localhost" {
 			t.Errorf("%s: %s", name, got)
 		}
-		if p, ok := none.ParseHost(got); !ok || p.Port != 80 || p.Name != name && p.Name != "0123456789ab" {
-			t.Errorf("%s: %+v", got, p)
+		p, ok := none.ParseHost(got)
+		if !ok || p.Port != 80 || p.ID != id || !p.IsHostOf(name, id) || p.IsHostOf(name, "ba9876543210") ||
+			p.Name != "" && p.IsHostOf("other", id) {
+			t.Errorf("%s: %+v", name, p)
 		}
 	}
 	for port, want := range map[int]string{7070: "x:7070", 80: "x", 0: "x"} {
@@ -77,8 +83,8 @@ func TestHost_ParsesBack(t *testing.T) {
 }
 
 func FuzzParseHost(f *testing.F) {
-	f.Add("3000--box.localhost:7070")
-	f.Add("80--a--b.localhost")
+	f.Add("3000--box-0a.localhost:7070")
+	f.Add("80--a--b-0a.localhost")
 	f.Fuzz(func(t *testing.T, host string) {
 		p, ok := none.ParseHost(host)
 		if !ok {
@@ -87,11 +93,11 @@ func FuzzParseHost(f *testing.F) {
 		if !none.IsPreview(host) {
 			t.Errorf("%q is parsed, but reaches the API", host)
 		}
-		if p.Port < 1 || p.Port > 65535 || !plain(p.Name) {
+		if p.Port < 1 || p.Port > 65535 || !plain(p.ID) || p.Name != "" && !plain(p.Name) {
 			t.Errorf("%q: %+v", host, p)
 		}
 		bare, _, _ := strings.Cut(host, ":")
-		if none.Host(p.Port, p.Name, "") != lower(bare) {
+		if none.Host(p.Port, p.Name, p.ID) != lower(bare) || !p.IsHostOf(p.Name, p.ID) {
 			t.Errorf("%q is parsed as %+v", host, p)
 		}
 	})
@@ -185,7 +191,6 @@ func TestLoadKey(t *testing.T) {
 		t.Errorf("left over: %q", left)
 	}
 	for name, spoil := range map[string]func() error{
-		"readable":  func() error { return os.Chmod(path, 0o644) },
 		"short":     func() error { return os.WriteFile(path, []byte("x"), 0o600) },
 		"a link":    func() error { return errors.Join(os.Remove(path), os.Symlink("elsewhere", path)) },
 		"directory": func() error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
@@ -199,6 +204,28 @@ func TestLoadKey(t *testing.T) {
 		}
 		if _, err := LoadKey(dir); err == nil || fault.Is(err, fault.NotFound) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLoadKey_ReplacesExposedKey covers a mode that a process of the same user has set, such as one in a locked
+// workspace: others may have read the key.
+func TestLoadKey_ReplacesExposedKey(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, keyName)
+	for _, mode := range []os.FileMode{0o644, 0o640, 0o604} {
+		before, err := LoadKey(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		after, err := LoadKey(dir)
+		st, serr := os.Stat(path)
+		if err != nil || serr != nil || after == before || st.Mode() != 0o600 {
+			t.Errorf("%o: %v, the same key: %t, %v, %v", mode, err, after == before, st, serr)
 		}
 	}
 }
@@ -283,8 +310,8 @@ func TestDomain_IsOfPreviewsBesidesLocalhost(t *testing.T) {
 	if got := d.Host(80, "a_b", "0123456789ab"); got != "80--0123456789ab.p.example.com" {
 		t.Error(got)
 	}
-	for _, host := range []string{"80--box.p.example.com", "80--BOX.P.example.com:8443", "80--box.localhost"} {
-		if got, ok := d.ParseHost(host); !ok || got != (Target{80, "box"}) || !d.IsPreview(host) {
+	for _, host := range []string{"80--box-0a.p.example.com", "80--BOX-0A.P.example.com:8443", "80--box-0a.localhost"} {
+		if got, ok := d.ParseHost(host); !ok || got != (Target{80, "box", "0a"}) || !d.IsPreview(host) {
 			t.Errorf("%s: %+v, %v", host, got, ok)
 		}
 	}

@@ -189,8 +189,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !ok:
 		page(w, r, http.StatusBadRequest, "Unknown host",
-			"The host name of a port is PORT--NAME, for example "+p.opt.Domain.Host(3000, "box", "")+".",
-			"list the ports of a sandbox: coppice net forward NAME")
+			"The host name of a port is PORT--NAME-ID, for example "+p.opt.Domain.Host(3000, "box", "0123456789ab")+".",
+			"create a link: coppice net forward NAME PORT")
+		return
+	case forWorker(r):
+		page(w, r, http.StatusForbidden, "Service workers are refused", "Previews do not serve service workers: one would "+
+			"stay in the browser after a rewind, and answer for the pages of another state.",
+			"use the application without its service worker, or forward the port: coppice net forward NAME "+
+				strconv.Itoa(t.Port)+" --forward")
 		return
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/"):
 		page(w, r, http.StatusBadRequest, "Unsupported request", "Only requests for a path are forwarded.", "")

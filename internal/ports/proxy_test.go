@@ -122,7 +122,7 @@ func (w *world) raw(text string) {
 	w.at(ln.Addr().String())
 }
 
-const host = "3000--box.localhost"
+const host = "3000--box-0123456789ab.localhost"
 
 // request returns a request to a host of the proxy; each of headers is "Name: value".
 func (w *world) request(method, host, path string, headers ...string) *http.Request {
@@ -143,6 +143,7 @@ func (w *world) request(method, host, path string, headers ...string) *http.Requ
 type answer struct {
 	StatusCode int
 	Header     http.Header
+	Trailer    http.Header
 	cookies    []*http.Cookie
 }
 
@@ -157,7 +158,7 @@ func (w *world) do(r *http.Request) (answer, string) {
 	}
 	defer res.Body.Close()
 	b, _ := io.ReadAll(res.Body)
-	return answer{res.StatusCode, res.Header, res.Cookies()}, string(b)
+	return answer{res.StatusCode, res.Header, res.Trailer, res.Cookies()}, string(b)
 }
 
 func (w *world) get(path string, headers ...string) (answer, string) {
@@ -253,17 +254,19 @@ func TestPreview_RefusesUnauthorized(t *testing.T) {
 		"a forged link":                w.request("GET", host, "/?"+forgedQuery),
 		"a link of another sandbox":    w.request("GET", host, "/?"+foreign),
 		"a link of another port":       w.request("GET", host, "/?"+port),
-		"a link at another port":       w.request("GET", "3001--box.localhost", "/?"+link),
-		"a link at another sandbox":    w.request("GET", "3000--other.localhost", "/?"+link),
+		"a link at another port":       w.request("GET", "3001--box-0123456789ab.localhost", "/?"+link),
+		"a link at another sandbox":    w.request("GET", "3000--other-ba9876543210.localhost", "/?"+link),
+		"a link at the name alone":     w.request("GET", "3000--box.localhost", "/?"+link),
+		"a cookie at the ID alone":     w.request("GET", "3000--0123456789ab.localhost", "/", cookie),
 		"a link at an unknown sandbox": w.request("GET", "3000--none.localhost", "/?"+link),
 		"a link as a cookie":           w.request("GET", host, "/", "Cookie: "+param+"="+token),
 		"a cookie as a link":           w.request("GET", host, "/?"+strings.TrimPrefix(cookie, "Cookie: ")),
-		"a cookie at another port":     w.request("GET", "3001--box.localhost", "/", cookie),
-		"a cookie at another sandbox":  w.request("GET", "3000--other.localhost", "/", cookie),
+		"a cookie at another port":     w.request("GET", "3001--box-0123456789ab.localhost", "/", cookie),
+		"a cookie at another sandbox":  w.request("GET", "3000--other-ba9876543210.localhost", "/", cookie),
 		"an unknown bearer token":      w.request("GET", host, "/", "Authorization: Bearer cpc_x"),
 		"a link in a header":           w.request("GET", host, "/", "Referer: http://"+host+"/?"+link),
 		"WebSocket of another page": w.request("GET", host, "/", cookie, "Connection: Upgrade", "Upgrade: websocket",
-			"Origin: http://3000--other.localhost"),
+			"Origin: http://3000--other-ba9876543210.localhost"),
 		"a WebSocket from no page": w.request("GET", host, "/?"+link, "Connection: Upgrade", "Upgrade: websocket",
 			"Origin: null"),
 	} {
@@ -355,15 +358,17 @@ func TestHostileHosts(t *testing.T) {
 		o.Allow = func(*http.Request) func(string) error { return func(string) error { return nil } }
 	})
 	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("the request reached the sandbox") })
-	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box.localhost:99999", "a.3000--box.localhost",
-		"03000--box.localhost", "0--box.localhost", "3000--box.LOCALHOST:x"} {
+	for _, host := range []string{"x.localhost", "3000--.localhost", "3000--box-0123456789ab.localhost:99999",
+		"a.3000--box-0123456789ab.localhost",
+		"03000--box-0123456789ab.localhost", "0--box-0123456789ab.localhost", "3000--box.LOCALHOST:x"} {
 		if res, body := w.do(w.request("GET", host, "/")); res.StatusCode != http.StatusBadRequest ||
 			strings.Contains(body, "the API") {
 			t.Errorf("%s: %d %q", host, res.StatusCode, body)
 		}
 	}
 	// The guard of the listener handles these hosts.
-	for _, host := range []string{"localhost", "127.0.0.1", "3000--box.localhost.example.com", "3000--box.localhost."} {
+	for _, host := range []string{"localhost", "127.0.0.1", "3000--box-0123456789ab.localhost.example.com",
+		"3000--box-0123456789ab.localhost."} {
 		if _, body := w.do(w.request("GET", host, "/")); body != "the API" {
 			t.Errorf("%s: %q", host, body)
 		}
@@ -401,7 +406,7 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 		"from a page of the port": {[]string{good, "Origin: http://" + host, "Sec-Fetch-Site: same-origin"}, 200},
 		"from another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
-		"from another origin": {[]string{good, "Origin: http://3000--other.localhost"}, 403},
+		"from another origin": {[]string{good, "Origin: http://3000--other-ba9876543210.localhost"}, 403},
 		"navigation from another site": {
 			[]string{good, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, 200},
 		"frame in another site": {
@@ -411,11 +416,16 @@ func TestPreview_AcceptsListenerToken(t *testing.T) {
 			t.Errorf("%s: %d %q", name, res.StatusCode, body)
 		}
 	}
-	if res, _ := w.do(w.request("GET", "3000--other.localhost", "/", good)); res.StatusCode != 403 {
+	if res, _ := w.do(w.request("GET", "3000--other-ba9876543210.localhost", "/", good)); res.StatusCode != 403 {
 		t.Errorf("another sandbox: %d", res.StatusCode)
 	}
-	if res, _ := w.do(w.request("GET", "3000--0123456789ab.localhost", "/", good)); res.StatusCode != 200 {
-		t.Errorf("by its ID: %d", res.StatusCode)
+	// A sandbox has one host for a port, which no other sandbox ever has: browsers keep state for a host.
+	for _, host := range []string{"3000--box.localhost", "3000--0123456789ab.localhost",
+		"3000--box-ba9876543210.localhost",
+		"3000--other-0123456789ab.localhost", "3000--a-box-0123456789ab.localhost"} {
+		if res, _ := w.do(w.request("GET", host, "/", good)); res.StatusCode != 403 {
+			t.Errorf("%s: %d", host, res.StatusCode)
+		}
 	}
 }
 
@@ -430,7 +440,7 @@ func TestProxy_ServesBelowDomain(t *testing.T) {
 		t.Fatal(err)
 	}
 	link, err := url.Parse(made.URL)
-	const below = "3000--box.p.example.com"
+	const below = "3000--box-0123456789ab.p.example.com"
 	if err != nil || link.Hostname() != below || link.Port() == "" {
 		t.Fatal(made.URL, err)
 	}
@@ -449,13 +459,13 @@ func TestProxy_ServesBelowDomain(t *testing.T) {
 	}{
 		"a cookie":        {below, []string{cookie}, 200},
 		"no cookie":       {below, nil, 403},
-		"below localhost": {"3000--box.localhost", []string{cookie}, 200},
-		"another port":    {"3001--box.p.example.com", []string{cookie}, 403},
-		"another sandbox": {"3000--other.p.example.com", []string{cookie}, 403},
+		"below localhost": {"3000--box-0123456789ab.localhost", []string{cookie}, 200},
+		"another port":    {"3001--box-0123456789ab.p.example.com", []string{cookie}, 403},
+		"another sandbox": {"3000--other-ba9876543210.p.example.com", []string{cookie}, 403},
 		"a page of the port": {
 			below, []string{cookie, "Origin: http://" + below, "Sec-Fetch-Site: same-origin"}, 200},
 		"a page of another sandbox": {
-			below, []string{cookie, "Origin: http://3000--other.p.example.com", "Sec-Fetch-Site: same-site"}, 403},
+			below, []string{cookie, "Origin: http://3000--other-ba9876543210.p.example.com", "Sec-Fetch-Site: same-site"}, 403},
 		"an image in it": {
 			below, []string{cookie, "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"}, 403},
 		"a frame in it": {
@@ -468,7 +478,7 @@ func TestProxy_ServesBelowDomain(t *testing.T) {
 		}
 	}
 	if res, body := w.do(w.request("GET", "x.p.example.com", "/", cookie)); res.StatusCode != 400 ||
-		!strings.Contains(body, "3000--box.p.example.com") {
+		!strings.Contains(body, "3000--box-0123456789ab.p.example.com") {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 	if _, body := w.do(w.request("GET", "p.example.com", "/", cookie)); body != "the API" {
@@ -516,17 +526,32 @@ func TestProxy_CleansResponse(t *testing.T) {
 		h["Set-Cookie"] = []string{"a=1", "b=2; Domain=localhost", "coppice_preview=x", "c=3; Path=/"}
 		h.Set("Link", "</x>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
-		h.Set("Strict-Transport-Security", "max-age=1; includeSubDomains")
-		h.Set("Alt-Svc", `h3=":1"`)
+		for name := range farHeaders {
+			h.Set(name, "?0")
+			h.Set(http.TrailerPrefix+name, "?0")
+		}
+		h.Set("Trailer", "Nel, X-Announced")
+		h.Set(http.TrailerPrefix+"Set-Cookie", "d=1; Domain=localhost")
+		h.Set(http.TrailerPrefix+"X-Late", "kept")
+		h.Set("X-Announced", "kept")
 		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, "tea")
 	})
 	res, _ := w.get("/", w.cookie())
 	if got := res.Header.Values("Set-Cookie"); res.StatusCode != http.StatusTeapot ||
 		!slices.Equal(got, []string{"a=1", "c=3; Path=/"}) {
 		t.Errorf("%d %q", res.StatusCode, got)
 	}
-	if res.Header.Get("Strict-Transport-Security")+res.Header.Get("Alt-Svc") != "" {
-		t.Errorf("%v", res.Header)
+	for name := range farHeaders {
+		if v := res.Header.Values(name); v != nil && name != "Origin-Agent-Cluster" || http.CanonicalHeaderKey(name) != name {
+			t.Errorf("%s: %q", name, v)
+		}
+	}
+	if v := res.Header.Values("Origin-Agent-Cluster"); !slices.Equal(v, []string{"?1"}) {
+		t.Errorf("Origin-Agent-Cluster: %q", v)
+	}
+	if res.Trailer.Get("X-Late") != "kept" || res.Trailer.Get("X-Announced") != "kept" || len(res.Trailer) != 2 {
+		t.Errorf("trailers: %q", res.Trailer)
 	}
 	// Nothing precedes the final response.
 	conn, err := net.Dial("tcp", w.front.Listener.Addr().String())
@@ -537,6 +562,23 @@ func TestProxy_CleansResponse(t *testing.T) {
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n%s\r\nConnection: close\r\n\r\n", host, w.cookie())
 	if all, _ := io.ReadAll(conn); !strings.HasPrefix(string(all), "HTTP/1.1 418 ") {
 		t.Errorf("%s", all)
+	}
+}
+
+// TestProxy_RefusesServiceWorkers checks that a browser cannot register one: it would stay across a rewind.
+func TestProxy_RefusesServiceWorkers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(func(w http.ResponseWriter, _ *http.Request) { t.Error("the request reached the sandbox") })
+	cookie, link := w.cookie(), w.link("box", 3000, 0)
+	for _, header := range []string{"Service-Worker: script", "Service-Worker: x", "Sec-Fetch-Dest: serviceworker"} {
+		for _, path := range []string{"/sw.js", "/sw.js?" + link} {
+			res, body := w.get(path, header, cookie)
+			if res.StatusCode != http.StatusForbidden || !strings.Contains(body, "service workers") ||
+				!strings.Contains(body, "coppice net forward NAME 3000 --forward") || len(res.Cookies()) != 0 {
+				t.Errorf("%s %s: %d %s", header, path, res.StatusCode, body)
+			}
+		}
 	}
 }
 
@@ -682,7 +724,7 @@ func TestProxy_SharesNoConnections(t *testing.T) {
 	}
 	for range 3 {
 		for name := range ids {
-			if _, body := w.do(w.request("GET", "80--"+name+".localhost", "/")); body != name {
+			if _, body := w.do(w.request("GET", none.Host(80, name, ids[name]), "/")); body != name {
 				t.Errorf("the server of %s answered for %s", body, name)
 			}
 		}

@@ -27,6 +27,15 @@ func (r *Restorer) RekeyFork(ctx context.Context, id timeline.SandboxID) error {
 	return err
 }
 
+// RekeyWithin is RekeyFork for a fork that nothing else uses, and that need not be re-keyed if ctx ends: no further
+// command begins then, and each has the time that is left until the deadline.
+func (r *Restorer) RekeyWithin(ctx context.Context, id timeline.SandboxID) error {
+	_, err, _ := r.identifying.Do(string(id), func() (any, error) {
+		return nil, r.identify(context.WithValue(ctx, rekeys{}, true), id)
+	})
+	return err
+}
+
 func (r *Restorer) identify(ctx context.Context, id timeline.SandboxID) error {
 	rec, err := r.config.Records.Sandbox(ctx, string(id))
 	if err != nil || !rec.Unkeyed {

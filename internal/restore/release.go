@@ -11,11 +11,13 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/tail"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -29,7 +31,6 @@ const HooksDir = "/etc/coppice/on-fork.d"
 const SSHDir = "/etc/ssh"
 
 const (
-	maxHooks = 64
 	// hookTime is the time limit of each hook, and keyTime that of all SSH host keys, in milliseconds.
 	hookTime = 30_000
 	keyTime  = 120_000
@@ -226,24 +227,31 @@ func (r *Restorer) toRekey(ctx context.Context, id string) (keys int, hooks []st
 		}
 	}))
 	slices.Sort(hooks)
-	if err == nil && len(hooks) > maxHooks {
-		err = fault.New(fault.Invalid, "too many programs in %s: %d; the limit is %d", HooksDir, len(hooks), maxHooks)
+	if err == nil && len(hooks) > limit.RekeyHooks {
+		err = fault.New(fault.Invalid, "too many programs in %s: %d; the limit is %d", HooksDir, len(hooks),
+			limit.RekeyHooks).WithHint("combine them: coppice exec SANDBOX -- ls %s", HooksDir)
 	}
 	return keys, hooks, err
 }
 
 // rekeyBy runs a command of the sandbox as a step, and records the result. most is its time limit, in
-// milliseconds.
+// milliseconds; it has less if the deadline of ctx is earlier. The end of ctx does not interrupt a command that runs.
 func (r *Restorer) rekeyBy(ctx context.Context, id, step, detail string, most int64, cmd ...string) error {
+	if ctx.Err() != nil {
+		return &failed{step, context.Cause(ctx)}
+	}
+	if end, ok := ctx.Deadline(); ok {
+		most = max(1, min(most, time.Until(end).Milliseconds()+1))
+	}
 	out := new(tail.Client)
 	req := wire.ExecRequest{Cmd: cmd, Label: "rekey: " + detail, TimeoutMS: most, Capture: wire.Capture{Off: true}}
-	exit, err := r.config.Sandboxes.Exec(ctx, id, req, out)
+	exit, err := r.config.Sandboxes.Exec(context.WithoutCancel(ctx), id, req, out)
 	switch {
 	case err != nil:
 	case exit.Limit != "": // a limit of the sandbox, which may be stricter
 		err = fault.New(fault.Conflict, "%s was killed: %s", detail, exit.Message)
 	case exit.TimedOut:
-		err = fault.New(fault.Conflict, "%s did not exit within %d s", detail, most/1000)
+		err = fault.New(fault.Conflict, "%s did not exit within %d s", detail, (most+999)/1000)
 	case exit.Code != 0:
 		err = fault.New(fault.Conflict, "%s failed with exit code %d: %s", detail, exit.Code,
 			cmp.Or(tail.Lines(out.All()), exit.Message, "no output"))

@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/ledger"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -31,6 +32,7 @@ type fakeCore struct {
 	rec   meta.Sandbox
 	hooks []wire.FileInfo
 	steps []string
+	most  int64 // the time limit of the last command, in milliseconds
 
 	acquired func() // called by Acquire; nil: nothing
 	exec     func() // called by Exec
@@ -54,6 +56,7 @@ func (f *fakeCore) Snapshot(context.Context, *meta.Sandbox, timeline.SnapshotID)
 
 func (f *fakeCore) Exec(_ context.Context, _ string, req wire.ExecRequest, _ io.ReadWriter) (wire.Exit, error) {
 	f.exec()
+	f.most = req.TimeoutMS
 	f.step("exec " + req.Cmd[0])
 	return wire.Exit{}, nil
 }
@@ -257,5 +260,40 @@ func TestRestore_QuarantinesForeignProcesses(t *testing.T) {
 	}
 	if q := f.rec.Quarantine; q == nil || q.At != rec.Head || rec.Quarantine != q {
 		t.Errorf("%+v", q)
+	}
+}
+
+// TestRekeyFork_IsBounded checks that programs of the sandbox get no more time than a fork has, and how many there are.
+func TestRekeyFork_IsBounded(t *testing.T) {
+	t.Parallel()
+	r, f := newFake(t)
+	f.rec.Quarantine, f.rec.Unkeyed = nil, true
+	f.hooks = append(f.hooks, wire.FileInfo{Path: HooksDir + "/20-hook", Type: "file", Mode: 0o755})
+	within, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	short, end := context.WithTimeout(t.Context(), 5*time.Second)
+	defer end()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		most int64
+	}{"long": {within, hookTime}, "short": {short, 5_001}} {
+		f.rec.Unkeyed, f.steps = true, nil
+		if err := r.RekeyWithin(c.ctx, f.rec.ID); err != nil || f.rec.Unkeyed || len(f.steps) != 2 {
+			t.Errorf("%s: %q, %v", name, f.steps, err)
+		}
+		if f.most <= 0 || f.most > c.most || name == "long" && f.most != c.most {
+			t.Errorf("%s: %d ms, at most %d", name, f.most, c.most)
+		}
+	}
+	f.rec.Unkeyed, f.steps, f.exec = true, nil, end // it ends while the first hook runs
+	if err := r.RekeyWithin(short, f.rec.ID); !errors.Is(err, context.Canceled) || !f.rec.Unkeyed || len(f.steps) != 1 {
+		t.Errorf("ended: %q, %v", f.steps, err)
+	}
+	f.steps, f.exec = nil, func() {}
+	for range limit.RekeyHooks - 1 {
+		f.hooks = append(f.hooks, f.hooks[0])
+	}
+	if err := r.RekeyFork(t.Context(), f.rec.ID); !fault.Is(errors.Unwrap(err), fault.Invalid) || len(f.steps) != 0 {
+		t.Errorf("too many: %q, %v", f.steps, err)
 	}
 }

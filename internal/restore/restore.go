@@ -79,7 +79,7 @@ type Sandboxes interface {
 	Acquire(ctx context.Context, name, what string) (Held, meta.Sandbox, error)
 	// Snapshot returns a snapshot of the history of a sandbox; the zero Snapshot if it is not in the history.
 	Snapshot(ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID) (timeline.Snapshot, error)
-	// Exec runs a command in a sandbox, and relays its frames over stream.
+	// Exec runs a command that re-keys a sandbox, and relays its frames over stream. Little of it is recorded.
 	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	// Files opens the live files of a sandbox.
 	Files(ctx context.Context, id string) (Files, error)

@@ -112,14 +112,19 @@ func (m *masker) machineID(name string) (id string, st unix.Stat_t, err error) {
 	return id, st, fault.Wrap(err, "read %s", name)
 }
 
-// ReadMachineID returns the machine ID that a file of MachineIDFiles contains. It is "" if there is none: machine-id(5)
-// also allows an empty file, and "uninitialized".
+// ReadMachineID returns the machine ID that a file of MachineIDFiles begins with, whatever follows after white space or
+// a zero byte: some programs read only that. It is "" if there is none: machine-id(5) also allows an empty file, and
+// "uninitialized".
 func ReadMachineID(file io.Reader) (string, error) {
 	text, err := io.ReadAll(io.LimitReader(file, 2*machineIDSize))
 	if err != nil {
 		return "", err
 	}
-	if id := strings.TrimSpace(string(text)); isMachineID(id) {
+	id := strings.TrimSpace(string(text))
+	if end := strings.IndexAny(id, " \t\r\n\x00"); end >= 0 {
+		id = id[:end]
+	}
+	if isMachineID(id) {
 		return id, nil
 	}
 	return "", nil

@@ -64,6 +64,13 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 		"empty":           {files{etc: write("")}, nil, nil},
 		"uninitialized":   {files{etc: write("uninitialized\n")}, nil, nil},
 		"long":            {files{etc: write(foreignID + strings.Repeat("b", 1<<16))}, nil, nil},
+		"more lines":      {files{etc: write(foreignID + "\nmore\n")}, []string{foreignID}, []string{etc}},
+		"a sparse file": {files{etc: func(t *testing.T, at string) {
+			write(foreignID)(t, at)
+			if err := os.Truncate(at, 1<<40); err != nil {
+				t.Fatal(err)
+			}
+		}}, []string{foreignID}, []string{etc}},
 		"not hexadecimal": {files{etc: write(strings.Repeat("g", machineIDSize))}, nil, nil},
 		"a named pipe":    {files{etc: pipe}, nil, nil},
 		"a directory":     {files{etc: dir}, nil, nil},
@@ -171,6 +178,8 @@ func TestReadMachineID_AcceptsIDsOnly(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		ownID: ownID, ownID + "\n": ownID, "": "", "uninitialized\n": "", ownID[1:]: "", ownID + "a": "",
+		ownID + "\nmore": ownID, ownID + "\x00\x00": ownID, ownID + " more": ownID, "\n" + ownID + "\n": ownID,
+		ownID + "-": "", "x\n" + ownID: "",
 		strings.Repeat("g", machineIDSize): "", strings.Repeat(" ", 3*machineIDSize) + ownID: "",
 	} {
 		if got, err := ReadMachineID(strings.NewReader(text)); err != nil || got != want {

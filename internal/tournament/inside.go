@@ -91,7 +91,7 @@ func (t *Tournaments) TrialInside(
 	case len(req.Cmd) > limit.LineText:
 		return res, fault.New(fault.Invalid, "the command is too large: %d bytes; the limit is %d", len(req.Cmd),
 			limit.LineText).WithHint("write a script to a file of the sandbox first")
-	case req.TimeoutMS < 0:
+	case req.TimeoutMS < 0: // a longer one than the limit is shortened below
 		return res, fault.New(fault.Invalid, "invalid timeout: must not be negative").
 			WithHint("use a number of milliseconds")
 	}

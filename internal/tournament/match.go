@@ -87,12 +87,20 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 	req, out := wire.ExecRequest{Cmd: Shell(cmd), Label: label, Capture: wire.Capture{Off: true}}, &tail.Client{}
 	x := wire.Exit{Code: ExitTimeout, TimedOut: true}
 	left := m.limit - m.t.config.Now().Sub(m.began)
-	if m.limit > 0 {
-		req.TimeoutMS = max(1, left.Milliseconds())
+	var err error
+	if m.limit == 0 || left > 0 {
+		left, err = m.rekey(ctx, left)
 	}
 	if m.limit == 0 || left > 0 {
-		var err error
-		if x, err = m.t.config.Operations.Exec(ctx, m.fork.ID, req, out); ctx.Err() != nil {
+		if m.limit > 0 {
+			req.TimeoutMS = max(1, left.Milliseconds())
+		}
+		if err == nil {
+			x, err = m.t.config.Operations.Exec(ctx, m.fork.ID, req, out)
+		} else {
+			x = wire.Exit{}
+		}
+		if ctx.Err() != nil {
 			return x, out, context.Cause(ctx)
 		}
 		if err != nil {
@@ -116,6 +124,19 @@ func (m *match) run(ctx context.Context, cmd, label string) (wire.Exit, *tail.Cl
 		}
 	}
 	return x, out, nil
+}
+
+// rekey gives the fork its own identity before the first command, which programs of the sandbox may do. It returns what
+// they leave of the time for the commands.
+func (m *match) rekey(ctx context.Context, left time.Duration) (time.Duration, error) {
+	if m.limit == 0 {
+		return left, m.t.config.Operations.Rekey(ctx, m.fork.ID)
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	err := m.t.config.Operations.Rekey(ctx, m.fork.ID)
+	return left - time.Since(began), err
 }
 
 // failure returns the text about a command that could not be run, or whose changes could not be captured.

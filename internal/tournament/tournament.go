@@ -97,9 +97,9 @@ func entrants(req wire.TournamentRequest) ([]wire.Candidate, error) {
 	case req.Jobs < 0:
 		return nil, fault.New(fault.Invalid, "invalid number of candidates at once %d: must be positive", req.Jobs).
 			WithHint("use a number of 1 or more, or omit it")
-	case req.TimeoutMS < 0:
-		return nil, fault.New(fault.Invalid, "invalid timeout: must not be negative").WithHint("use a number of " +
-			"milliseconds, or 0 for none")
+	case !limit.InLife(req.TimeoutMS):
+		return nil, fault.New(fault.Invalid, "invalid timeout %d ms: must be from 0 to 100 years", req.TimeoutMS).
+			WithHint("use a number of milliseconds, or 0 for none")
 	case strings.ContainsRune(req.Test+req.Score, 0):
 		return nil, fault.New(fault.Invalid, "invalid command: must not contain a NUL byte").
 			WithHint("remove the NUL byte")

@@ -28,6 +28,9 @@ type Operations interface {
 	) (res wire.ForkResult, at timeline.SnapshotID, err error)
 	// Keep clears the mark of a fork, which is then an ordinary sandbox with the tag of its tournament.
 	Keep(ctx context.Context, id timeline.SandboxID) error
+	// Rekey gives a fork of Fork its own identity, as its first command would; again it does nothing. It ends soon
+	// after ctx: see restore.Restorer.RekeyWithin.
+	Rekey(ctx context.Context, id string) error
 	// Exec runs a command in a sandbox; its frames go to stream.
 	Exec(ctx context.Context, id string, req wire.ExecRequest, stream io.ReadWriter) (wire.Exit, error)
 	// Halt stops all processes of a sandbox. It does nothing if the sandbox cannot be acquired.
@@ -74,12 +77,14 @@ type Tournaments struct {
 	mu      sync.Mutex
 	playing map[string]bool               // tags in progress; guarded by mu
 	guests  map[timeline.SandboxID]*guest // trials that sandboxes asked for, by sandbox; guarded by mu
+	queues  map[timeline.SandboxID]*queue // of sandboxes with trials that clients asked for; guarded by mu
 }
 
 // New returns a Tournaments with nothing in progress.
 func New(c Config) *Tournaments {
 	return &Tournaments{
 		config: c, playing: map[string]bool{}, guests: map[timeline.SandboxID]*guest{},
+		queues: map[timeline.SandboxID]*queue{},
 		trials: make(chan struct{}, jobs(0, MaxCandidates, runtime.NumCPU(), memAvailable(), roomForOne)),
 	}
 }

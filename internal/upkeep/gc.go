@@ -181,6 +181,10 @@ func checkRules(req wire.GCRequest) error {
 				WithHint("see: coppice system gc --help")
 		}
 	}
+	if !limit.InLife(k.WithinMS) {
+		return fault.New(fault.Invalid, "invalid retention rule: %d ms; the limit is 100 years", k.WithinMS).
+			WithHint("use a shorter time: coppice system gc --keep-within TIME")
+	}
 	if max(k.Hourly, k.Daily, k.Weekly) > maxSpans {
 		return fault.New(fault.Invalid, "invalid retention rule: the limit is %d", maxSpans).
 			WithHint("to keep all snapshots of a period: coppice system gc --keep-within TIME")

@@ -108,3 +108,27 @@ func TestShorten_ReducesPauses(t *testing.T) {
 		}
 	}
 }
+
+// TestCleaner_BoundsASequence sends titles that never end, in small reads: the cleaner must neither keep them nor scan
+// all of them again with each read.
+func TestCleaner_BoundsASequence(t *testing.T) {
+	for _, start := range []string{"\x1b]0;", "\x1b[", "\x1bP", "\x1b_"} {
+		c := cleaner{}
+		_, err := c.clean(start)
+		sent := 0
+		for ; err == nil && sent < 1<<20; sent++ {
+			_, err = c.clean("1")
+		}
+		if err == nil || sent > maxSequence {
+			t.Errorf("%q: %d bytes are kept after %d: %v", start, len(c.rest), sent, err)
+		}
+		if _, err := new(cleaner).clean(start + strings.Repeat("1", maxSequence) + "\a"); err == nil {
+			t.Errorf("%q: the limit depends on the reads", start)
+		}
+	}
+	title := "\x1b]0;" + strings.Repeat("a", maxSequence-5) + "\a"
+	text, err := new(cleaner).clean(title + strings.Repeat("b", 2*maxSequence))
+	if err != nil || len(text) != 2*maxSequence {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}

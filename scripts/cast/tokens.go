@@ -18,6 +18,10 @@ type token struct {
 // isText reports whether the token is text.
 func (t token) isText() bool { return t.raw[0] >= ' ' && t.raw[0] != 0x7f }
 
+// maxSequence is the maximum length of a sequence, in bytes. It bounds what a cleaner keeps, and scans again with each
+// read, for a sequence that never ends.
+const maxSequence = 4 << 10
+
 // tokens splits output. The rest is an incomplete sequence or rune at the end.
 func tokens(output string) (all []token, rest string, err error) {
 	for output != "" {
@@ -25,10 +29,16 @@ func tokens(output string) (all []token, rest string, err error) {
 		if err != nil {
 			return all, output, err
 		}
+		t := token{raw: output[:n]}
+		if n == 0 {
+			t.raw = output
+		}
+		if len(t.raw) > maxSequence && !t.isText() {
+			return all, output, fmt.Errorf("sequence %q... is longer than %d bytes", t.raw[:8], maxSequence)
+		}
 		if n == 0 {
 			break
 		}
-		t := token{raw: output[:n]}
 		if n > 2 && strings.HasPrefix(t.raw, "\x1b[") {
 			t.final, t.args = t.raw[n-1], t.raw[2:n-1]
 		}

@@ -35,6 +35,7 @@ const resend = 2 * time.Millisecond
 // their children and continued after them, so that no shell sees a stopped child.
 type freezer struct {
 	scan    func() (procs.List, error) // lists the processes
+	stopAll func() bool                // stops all processes at once, and reports whether it can
 	pid1    bool
 	blind   bool // /proc belongs to an outer pid namespace
 	outside bool // the keeper freezes the control group for captures
@@ -92,13 +93,23 @@ func (f *freezer) thaw() {
 	f.stopped = nil
 }
 
+// calmScans is how many scans in a row must find no new and no running process if others of the host start processes
+// meanwhile, so that it cannot be determined that the sandbox started none.
+const calmScans = 2
+
 // stop stops every process, parents first. It returns when a scan has found no new and no running process, and no
-// process can have been created during that scan. If that cannot be determined, it returns after two such scans in a
-// row.
+// process can have been created during that scan. If that cannot be determined, it returns after calmScans such scans
+// in a row, before each of which it stopped what the scan may miss: a process that starts another and exits, over and
+// over, is in no list for long.
 func (f *freezer) stop() (procs.List, error) {
 	start := time.Now()
 	seen := map[int]bool{} // stopped by the freezer, or found stopped
-	for calm := 0; ; {
+	swept := false
+	for calm, round := 0, 0; ; round++ {
+		// Not in the first scan, which stops parents before their children.
+		if round > 0 && f.stopAll() {
+			swept = true
+		}
 		made := f.lastPID()
 		list, err := f.scan()
 		if err != nil {
@@ -113,7 +124,7 @@ func (f *freezer) stop() (procs.List, error) {
 					continue
 				}
 				quiet = false
-				if !seen[p.PID] && p.Stopped() {
+				if !seen[p.PID] && p.Stopped() && !swept {
 					seen[p.PID] = true // stopped by another process
 					continue
 				}
@@ -152,7 +163,7 @@ func (f *freezer) stop() (procs.List, error) {
 			}
 		}
 		if quiet {
-			if calm++; calm == 2 || made != "" && made == f.lastPID() {
+			if calm++; calm == calmScans || made != "" && made == f.lastPID() {
 				return list, nil
 			}
 			continue
@@ -177,11 +188,8 @@ func (f *freezer) halt(pid int) error {
 }
 
 // lastPID returns the process id that was last allocated in this pid namespace. It changes with every process and
-// thread that is created. It is "" if others share the namespace, or if it is not known.
+// thread that is created, in tier workspace with those of the host too. It is "" if it is not known.
 func (f *freezer) lastPID() string {
-	if !f.pid1 {
-		return ""
-	}
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return ""

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ type launcher struct {
 	work     chan func()
 	env      atomic.Pointer[[]string] // environment of every command
 	open     unix.Rlimit              // the limit of commands that forkOpenly starts
+	scoped   bool                     // this thread can signal commands, and nothing else
 	child    int32                    // atomic; the process that is about to become a command, or 0
 }
 
@@ -192,6 +194,29 @@ func (l *launcher) start(s initlink.Spawn, files []int) initlink.Spawned {
 	done := make(chan initlink.Spawned)
 	l.work <- func() { done <- l.fork(s, files) }
 	return <-done
+}
+
+// signalPatience bounds the wait for the thread in signalAll. A command that was stopped before it became its program
+// keeps the thread waiting.
+const signalPatience = 100 * time.Millisecond
+
+// signalAll sends a signal to every command and what they started, and to nothing else, and reports whether it did. The
+// kernel holds the list of processes meanwhile (kill(2) of -1): no process can be created that the signal misses. The
+// thread is in the commands' Landlock domain, which is all that it can signal, and its own process is left out.
+func (l *launcher) signalAll(sig syscall.Signal) bool {
+	if !l.scoped {
+		return false
+	}
+	late := time.NewTimer(signalPatience)
+	defer late.Stop()
+	done := make(chan error, 1)
+	select {
+	case l.work <- func() { done <- unix.Kill(-1, sig) }:
+	case <-late.C:
+		return false
+	}
+	err := <-done
+	return err == nil || errors.Is(err, unix.ESRCH)
 }
 
 func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {

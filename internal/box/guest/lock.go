@@ -37,12 +37,30 @@ func (l *launcher) lock() error {
 	}
 	if g.Landlock >= landlock.ABIScopes { // otherwise init can be signalled by its own number
 		open.Guard = uint32(unix.Gettid())
+		if err := refusedOutside(); err != nil {
+			return err
+		}
+		l.scoped = true
 	}
 	give.Refuse = open
 	if err := dropHostCaps(); err != nil {
 		return err
 	}
 	return l.filter(open, give)
+}
+
+// refusedOutside checks that the kernel refuses this thread a signal to the keeper, which has the same user and is
+// outside of its Landlock domain. The thread sends signals to all processes that it can reach (signalAll), and without
+// the domain those would be all of the user's, or of the machine.
+func refusedOutside() error {
+	keeper := unix.Getppid()
+	if keeper < 1 {
+		return fault.New(fault.Internal, "the keeper has no process id here")
+	}
+	if err := unix.Kill(keeper, 0); !errors.Is(err, unix.EPERM) {
+		return fault.New(fault.Internal, "Landlock does not refuse a signal to process %d: %v", keeper, err)
+	}
+	return nil
 }
 
 // hostCaps are the capabilities that the commands of a locked workspace keep if the daemon has them: those of root in

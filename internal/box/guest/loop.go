@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -52,12 +53,16 @@ type daemon struct {
 
 // serve handles messages until the link to the keeper closes.
 func (d *daemon) serve() error {
+	defer d.endWorkspace()
 	in := make(chan initlink.Message)
 	gone := make(chan error, 1)
 	go func() {
 		for {
 			m, err := d.link.Recv()
 			if err != nil {
+				// Now, because serve may be waiting for a command that another one has stopped. And again when serve
+				// returns, because it may have started one more meanwhile.
+				d.endWorkspace()
 				gone <- err
 				return
 			}
@@ -83,9 +88,6 @@ func (d *daemon) serve() error {
 		case err := <-gone:
 			if errors.Is(err, io.EOF) {
 				err = nil
-			}
-			if !d.pid1 { // in tier workspace the kernel does not kill them
-				d.killAll(unix.SIGKILL)
 			}
 			return err
 		}
@@ -370,8 +372,7 @@ func (d *daemon) killAll(sig syscall.Signal) {
 		_ = unix.Kill(-1, sig)
 		return
 	}
-	if sig == unix.SIGKILL {
-		procs.KillDescendants(d.self)
+	if d.launcher.signalAll(sig) {
 		return
 	}
 	list, err := d.scan()
@@ -380,6 +381,21 @@ func (d *daemon) killAll(sig syscall.Signal) {
 	}
 	for _, p := range list {
 		_ = unix.Kill(p.PID, sig)
+	}
+}
+
+// endPatience bounds the wait for processes that were killed. Those that are left become children of the keeper.
+const endPatience = 2 * time.Second
+
+// endWorkspace kills every process of the sandbox and waits until none is left, where the kernel does not kill them
+// when init exits.
+func (d *daemon) endWorkspace() {
+	if d.pid1 {
+		return
+	}
+	err := procs.EndDescendants(endPatience, func() { d.launcher.signalAll(unix.SIGKILL) })
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coppice-init:", err)
 	}
 }
 

@@ -113,7 +113,8 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 		return nil, err
 	}
 	weak = append(weak, more...)
-	d.freezer = &freezer{scan: d.scan, pid1: d.pid1, blind: d.outer != 0, outside: g.Outside}
+	d.freezer = &freezer{scan: d.scan, pid1: d.pid1, blind: d.outer != 0, outside: g.Outside,
+		stopAll: func() bool { return d.launcher.signalAll(unix.SIGSTOP) }}
 	if l := d.launcher.listener; l != nil {
 		more, err := d.answerCalls(l, g)
 		if err != nil {

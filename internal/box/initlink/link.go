@@ -22,6 +22,7 @@ type end interface {
 	give(m Message) error
 	recv() (Message, error)
 	shutdown()
+	finish()
 	close()
 }
 
@@ -36,6 +37,9 @@ func NewLinks() (*Link, *Link) {
 
 // Shutdown ends both directions: Recv at both ends returns io.EOF.
 func (l *Link) Shutdown() { l.end.shutdown() }
+
+// Finish ends the direction from this end: after the messages that were sent, Recv at the other end returns io.EOF.
+func (l *Link) Finish() { l.end.finish() }
 
 // Close closes the descriptors; no call may be under way or follow.
 func (l *Link) Close() { l.end.close() }

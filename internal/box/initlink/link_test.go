@@ -135,3 +135,31 @@ func TestLink_RefusesLargeMessage(t *testing.T) {
 		})
 	}
 }
+
+// TestLink_Finish checks that one direction ends after the messages in it, and the other continues.
+func TestLink_Finish(t *testing.T) {
+	t.Parallel()
+	for name, l := range links(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer l[0].Close()
+			defer l[1].Close()
+			if err := l[0].Send(MsgThaw, nil); err != nil {
+				t.Fatal(err)
+			}
+			l[0].Finish()
+			if m, err := l[1].Recv(); err != nil || m.Kind != MsgThaw {
+				t.Fatalf("%v %v", m, err)
+			}
+			if _, err := l[1].Recv(); !errors.Is(err, io.EOF) {
+				t.Fatalf("after the last message: %v", err)
+			}
+			if err := l[1].Send(MsgThawed, nil); err != nil { // the other direction is open
+				t.Fatal(err)
+			}
+			if m, err := l[0].Recv(); err != nil || m.Kind != MsgThawed {
+				t.Fatalf("%v %v", m, err)
+			}
+		})
+	}
+}

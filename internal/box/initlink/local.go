@@ -24,6 +24,8 @@ func (l *local) shutdown() {
 	l.out.end()
 }
 
+func (l *local) finish() { l.out.end() }
+
 func (l *local) close() {
 	l.shutdown()
 	l.in.drop()

@@ -26,6 +26,8 @@ type socket struct {
 
 func (s *socket) shutdown() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
+func (s *socket) finish() { _ = unix.Shutdown(s.fd, unix.SHUT_WR) }
+
 func (s *socket) close() {
 	_ = unix.Close(s.fd)
 	Message{FDs: s.fds}.Close()

@@ -20,7 +20,6 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
-	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -221,17 +220,13 @@ func (k *keeper) serve() {
 }
 
 // end kills init, and with it everything inside, waits for it, and gives every running exec a result. It is called
-// once. In tier workspace the keeper kills init's children, because the kernel does not.
+// once.
 func (k *keeper) end() {
 	k.mu.Lock()
 	k.ending = true
 	k.mu.Unlock()
 	if k.init != nil {
-		_ = k.init.Kill()
-		k.init.Wait()
-		if k.config.Tier == plan.TierWorkspace {
-			procs.KillDescendants(os.Getpid())
-		}
+		k.endInit()
 	}
 	if k.listener != nil { // a new client must start another keeper
 		k.listener.Close()

@@ -373,6 +373,7 @@ var scenarios = map[string]struct {
 	"emulated owners":   {emulatedOwners, 0},
 	"emulated xattrs":   {emulatedXattrs, 0},
 	"emulated devices":  {emulatedDevices, 0},
+	"terminals":         {concurrentTerminals, 0},
 	"bench":             {benchRenames, 0},
 }
 
@@ -535,7 +536,7 @@ func TestRename(t *testing.T) {
 	t.Parallel()
 	userNamespaces(t)
 	for name, sc := range scenarios {
-		if name == "bench" || strings.Contains(name, "break") || strings.HasPrefix(name, "emulated") {
+		if name == "bench" || name == "terminals" || strings.Contains(name, "break") || strings.HasPrefix(name, "emulated") {
 			continue
 		}
 		for kind, c := range worldKinds(t) {

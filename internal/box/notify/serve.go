@@ -204,16 +204,18 @@ func (s *server) next() error {
 	return nil
 }
 
-// decide returns the answer to n, or a function that determines the answer, sends it, and may take long.
+// decide returns the answer to n, or a function that determines the answer, sends it, and may take long. The function
+// runs while further notifications are received.
 func (s *server) decide(n *notification) (verdict, func()) {
-	if s.opt.Terminals && n.call.nr == unix.SYS_IOCTL && uint32(n.call.args[1]) == unix.TIOCGPTPEER {
-		return verdict{}, func() { s.openSlave(caller{s: s, id: n.id, tid: int(n.tid), args: n.call.args}) }
+	// Not n: the next notification overwrites it, perhaps before the function runs.
+	c := caller{s: s, id: n.id, tid: int(n.tid), nr: n.call.nr, args: n.call.args}
+	if s.opt.Terminals && c.nr == unix.SYS_IOCTL && uint32(c.args[1]) == unix.TIOCGPTPEER {
+		return verdict{}, func() { s.openSlave(c) }
 	}
 	if v, ok := s.refuse(n); ok {
 		return v, nil
 	}
 	op, known := operations[uint32(n.call.nr)]
-	c := caller{s: s, id: n.id, tid: int(n.tid), nr: n.call.nr, args: n.call.args}
 	switch {
 	case !known:
 		return proceed, nil
@@ -236,17 +238,16 @@ func (s *server) decide(n *notification) (verdict, func()) {
 		if !s.ownProc {
 			return proceed, nil
 		}
-		return s.rename(c, op.rename(n.call.args))
+		return s.rename(c, op.rename(c.args))
 	case !s.opt.Emulate:
 		return proceed, nil
 	case !s.ownProc:
 		return success, nil
 	}
-	args := n.call.args
 	return proceed, func() {
 		s.opt.Lock.RLock()
 		defer s.opt.Lock.RUnlock()
-		s.answer(c.id, op.emulate(c, args))
+		s.answer(c.id, op.emulate(c, c.args))
 	}
 }
 

@@ -174,7 +174,7 @@ func beWorld() int {
 		}
 		go func() {
 			served <- Serve(context.Background(), l,
-				Options{Emulate: c.Emulate, Freeze: freezeAll, hook: hook, Report: func(e Event) {
+				Options{Emulate: c.Emulate, Terminals: true, Freeze: freezeAll, hook: hook, Report: func(e Event) {
 					fmt.Printf("event %s %s moved=%d bytes=%d err=%v\n", e.Kind, strings.TrimPrefix(e.Path, in("m")), e.Moved,
 						e.Bytes, e.Err)
 				}})
@@ -267,7 +267,7 @@ func beActor() int {
 func bePlay() int {
 	c := configFromArgs()
 	if !c.NoFilter {
-		prog := seccomp.Notifying(seccomp.NotifyOptions{Emulate: c.Emulate, Promote: true})
+		prog := seccomp.Notifying(seccomp.NotifyOptions{Emulate: c.Emulate, Promote: true, Terminals: true})
 		l, err := seccomp.Install(prog, seccomp.AllThreads|seccomp.Listener)
 		if err != nil {
 			return complain("%v", err)

@@ -7,8 +7,6 @@ import (
 	"os"
 	"sort"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 )
 
 // List is a list of processes.
@@ -75,31 +73,6 @@ func allPIDs() ([]int, error) {
 		}
 	}
 	return pids, nil
-}
-
-// killRounds bounds KillDescendants. Processes that fork faster than they are killed for that long reach the limit of
-// processes.
-const killRounds = 1000
-
-// KillDescendants kills the descendants of process pid. That process is a child subreaper (prctl(2)), so orphans are
-// its descendants too. A process may fork between the scan and the signal, so it scans until none is left.
-func KillDescendants(pid int) {
-	for range killRounds {
-		list, err := Scan(pid)
-		if err != nil {
-			return
-		}
-		alive := false
-		for _, p := range list {
-			if !p.Dead() {
-				alive = true
-				_ = unix.Kill(p.PID, unix.SIGKILL)
-			}
-		}
-		if !alive {
-			return
-		}
-	}
 }
 
 // ByDepth returns the processes by their depth in the tree, parents before children.

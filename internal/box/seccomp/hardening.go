@@ -17,8 +17,8 @@ type Options struct {
 	// Report omits the rules that Notifying includes with the same Options: its listener refuses their calls and
 	// reports them.
 	Report bool
-	// Shared is for a sandbox without mounts and network of its own. It refuses Unix datagram sockets, from which
-	// sendto(2) reaches every socket of the host that a path names.
+	// Shared is for a sandbox without mounts, processes and network of its own. It refuses Unix datagram sockets, from
+	// which sendto(2) reaches every socket of the host that a path names, and the calls of sharedRules.
 	Shared bool
 	// NoInet refuses Internet sockets, where no network namespace limits what they reach.
 	NoInet bool
@@ -100,6 +100,9 @@ func allRules(o Options) []Rule {
 		socket.Cases = slices.Insert(socket.Cases, 0, Case{When: local, Do: Errno(unix.EACCES)})
 	}
 	rules := slices.Concat([]Rule{leases, socket, pair}, hardening, hardeningArch)
+	if o.Shared {
+		rules = append(rules, sharedRules...)
+	}
 	if o.Guard != 0 {
 		rules = guard(rules, o.Guard)
 	}

@@ -118,6 +118,9 @@ var reportedNames = func() map[uint32]string {
 		unix.SYS_SYSLOG: "syslog", unix.SYS_NFSSERVCTL: "nfsservctl", unix.SYS_VHANGUP: "vhangup",
 		unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_PERSONALITY: "personality", unix.SYS_PTRACE: "ptrace",
 		unix.SYS_PROCESS_VM_READV: "process_vm_readv", unix.SYS_PROCESS_VM_WRITEV: "process_vm_writev",
+		unix.SYS_SCHED_SETAFFINITY: "sched_setaffinity", unix.SYS_SCHED_SETSCHEDULER: "sched_setscheduler",
+		unix.SYS_SCHED_SETATTR: "sched_setattr", unix.SYS_SCHED_SETPARAM: "sched_setparam",
+		unix.SYS_SETPRIORITY: "setpriority", unix.SYS_IOPRIO_SET: "ioprio_set", unix.SYS_MQ_UNLINK: "mq_unlink",
 		unix.SYS_KILL: "kill", unix.SYS_TKILL: "tkill", unix.SYS_TGKILL: "tgkill",
 		unix.SYS_RT_SIGQUEUEINFO: "rt_sigqueueinfo", unix.SYS_RT_TGSIGQUEUEINFO: "rt_tgsigqueueinfo",
 	}

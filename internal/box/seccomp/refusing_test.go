@@ -75,7 +75,7 @@ func answer(t *rapid.T, p []unix.SockFilter, c call) Action {
 // order.
 func TestRefusals_DoNotOverlapServedCalls(t *testing.T) {
 	t.Parallel()
-	refused := RefusalsOf(Options{Report: true, Guard: 1})
+	refused := RefusalsOf(Options{Report: true, Shared: true, Guard: 1})
 	for _, r := range notifyingRules(NotifyOptions{Emulate: true, Promote: true, Trace: true}) {
 		for _, nr := range r.Calls {
 			if _, ok := refused[nr]; ok {
