@@ -154,6 +154,19 @@ func TestContainer_RuntimeLeaksDescriptors(t *testing.T) {
 	}
 }
 
+// TestContainer_LargePlan starts a box whose plan does not fit into the buffer of a socket.
+func TestContainer_LargePlan(t *testing.T) {
+	t.Parallel()
+	requireContainer(t)
+	c := contained(t)
+	for i := range 64 {
+		c.Env = append(c.Env, fmt.Sprintf("BIG%d=%s", i, strings.Repeat("x", 16<<10)))
+	}
+	if r := boxWith(t, c).Sh(t, "echo ${#BIG63}"); r.Stdout != "16384\n" {
+		t.Errorf("%.1000v", r)
+	}
+}
+
 // TestContainer_HangingRuntimeEndsWithTheKeeper kills the keeper while the runtime makes the container.
 func TestContainer_HangingRuntimeEndsWithTheKeeper(t *testing.T) {
 	t.Parallel()

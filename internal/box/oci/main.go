@@ -74,18 +74,14 @@ func start(m initlink.Message) error {
 	setup, theirs := initlink.NewLink(pair[0]), os.NewFile(uintptr(pair[1]), "setup")
 	defer setup.Close()
 	defer theirs.Close() // returns ErrClosed where the start has closed it
-	if err := setup.Send(initlink.MsgSetup, g, s.tally...); err != nil {
-		return fault.Wrap(err, "send init its plan")
-	}
 	out, err := outside(weak)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(closeAll(s.tally), setup.Send(initlink.MsgReady, out)); err != nil {
-		return fault.Wrap(err, "send init its plan")
-	}
 	began := make(chan answer, 1)
-	go func() { began <- answerOf(setup) }() // ends when init answers, or when its end is closed
+	// The plan may be larger than what a socket holds, so init must read while it is sent. This ends when init answers,
+	// or when its end is closed.
+	go func() { began <- instruct(setup, g, s.tally, out) }()
 	link, err := unix.FcntlInt(initlink.FD, unix.F_DUPFD_CLOEXEC, initlink.FD)
 	if err != nil {
 		return fault.Wrap(err, "pass the link to init")
@@ -134,8 +130,15 @@ type answer struct {
 	err error
 }
 
-// answerOf waits for the answer of init.
-func answerOf(setup *initlink.Link) (a answer) {
+// instruct sends init its plan, and waits for its answer. It closes tally, the descriptors of the plan.
+func instruct(setup *initlink.Link, g plan.Guest, tally []int, out initlink.Outside) (a answer) {
+	a.err = errors.Join(setup.Send(initlink.MsgSetup, g, tally...), closeAll(tally))
+	if a.err == nil {
+		a.err = setup.Send(initlink.MsgReady, out)
+	}
+	if a.err != nil {
+		return a
+	}
 	m, err := setup.Recv()
 	if err == nil {
 		err = m.Decode(&a.Ready)
