@@ -330,7 +330,8 @@ func (d disturbance) inGvisor() bool { return strings.HasPrefix(d.step.Role, "ru
 
 // inInit reports whether the call is one of init, or of the conductor that makes its root.
 func (d disturbance) inInit() bool {
-	return slices.Contains([]string{initlink.Argv0, initlink.ContainerArgv0, filepath.Base(plan.ContainedPath)}, d.step.Role)
+	own := []string{initlink.Argv0, initlink.ContainerArgv0, filepath.Base(plan.ContainedPath)}
+	return slices.Contains(own, d.step.Role)
 }
 
 // ofAFile reports whether the call looked at a file of the sandbox and failed as for a file that does not exist or

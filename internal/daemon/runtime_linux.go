@@ -24,7 +24,7 @@ const unmapped = 65534
 // the directories in its PATH.
 func findRuntime(name, search string) (string, error) {
 	if filepath.Base(name) == "krun" { // a link to crun, which starts a virtual machine if it is called by that name
-		return "", fault.New(fault.Unsupported, "OCI runtime krun starts a virtual machine, which cannot inherit init's links").
+		return "", fault.New(fault.Unsupported, "OCI runtime krun starts a virtual machine: it cannot inherit descriptors").
 			WithHint("use --runtime crun, or --tier gvisor")
 	}
 	at := name
@@ -88,8 +88,8 @@ func errNoRuntime(name string) error {
 		return err.WithHint("name one that is in a directory of programs: coppice create --tier container --runtime runc; " +
 			"see which work: coppice system probe")
 	}
-	return err.WithHint("install it: sudo apt-get install %s; or choose another: coppice create --tier container --runtime "+
-		"PATH", name)
+	return err.WithHint("install it: sudo apt-get install %s; or choose another: coppice create --tier container "+
+		"--runtime PATH", name)
 }
 
 // workedRuntimes are the files with which a sandbox of tier container has started. Methods may be called concurrently.

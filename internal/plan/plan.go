@@ -220,8 +220,8 @@ const (
 // ClientAt is the path of the program coppice in a sandbox: see Config.Client.
 const ClientAt = rootspec.ClientDir + "/coppice"
 
-// ContainedPath is the path of coppice-init in the container that a runtime starts in tier container, and its argv[0] as
-// PID 1 there. Init then leaves that root for the sandbox's.
+// ContainedPath is the path of coppice-init in the container that a runtime starts in tier container, and its argv[0]
+// as PID 1 there. Init then leaves that root for the sandbox's.
 const ContainedPath = "/run/coppice-contained"
 
 // InnerPath is the path of coppice-init in a sandbox of tier gvisor, and its argv[0] as PID 1 there.

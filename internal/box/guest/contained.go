@@ -41,8 +41,8 @@ func checkContainer(out initlink.Outside) error {
 	return nil
 }
 
-// enterContainer checks the container, and makes the sandbox's root the root, with what belongs to the namespaces of the
-// container.
+// enterContainer checks the container, and makes the sandbox's root the root, with what belongs to the container's
+// namespaces.
 func enterContainer(out initlink.Outside) error {
 	if err := checkContainer(out); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c contained) flaw(out initlink.Outside) string {
 	}
 	for _, ns := range initlink.OwnNamespaces {
 		if c.namespaces[ns] == out.Namespaces[ns] {
-			return "it has no " + ns + " namespace of its own"
+			return "it shares the conductor's " + ns + " namespace"
 		}
 	}
 	for _, ns := range initlink.KeptNamespaces {

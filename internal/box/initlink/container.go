@@ -37,8 +37,8 @@ var (
 	KeptNamespaces = []string{"user", "net"}
 )
 
-// NamespacesOf returns the inodes of the namespaces of this process, by their names in /proc/self/ns. /proc must be that
-// of the process's pid namespace.
+// NamespacesOf returns the inodes of the namespaces of this process, by their names in /proc/self/ns. /proc must be
+// that of the process's pid namespace.
 func NamespacesOf() (map[string]uint64, error) {
 	all := map[string]uint64{}
 	for _, ns := range slices.Concat(OwnNamespaces, KeptNamespaces) {

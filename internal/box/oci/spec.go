@@ -29,8 +29,8 @@ var initCaps = []capability{
 	{24, "CAP_SYS_RESOURCE"},   // keeps its own limits
 }
 
-// specOf describes the container. The sandbox's root at initlink.WorldView has all mounts already, except for those that
-// belong to the new namespaces, which init moves there; queues says that the kernel has POSIX message queues.
+// specOf describes the container. The sandbox's root at initlink.WorldView has all mounts already, except for those
+// that belong to the new namespaces, which init moves there; queues says that the kernel has POSIX message queues.
 func specOf(g plan.Guest, queues bool) spec {
 	var caps []string
 	for _, c := range initCaps {

@@ -97,9 +97,9 @@ func (p systemPart) put() error {
 	return fault.Wrap(unix.MoveMount(p.fd, "", unix.AT_FDCWD, p.at, unix.MOVE_MOUNT_F_EMPTY_PATH), "attach %s", p.at)
 }
 
-// makeWorld makes the sandbox's root of trees (see guest.MakeRoot), and a root of the conductor's own around it, which it
-// enters. The programs are detached mounts or files in memory; it closes them and trees. weak are the protections that
-// are weaker than planned.
+// makeWorld makes the sandbox's root of trees (see guest.MakeRoot), and a root of the conductor's own around it, which
+// it enters. The programs are detached mounts or files in memory; it closes them and trees. weak are the protections
+// that are weaker than planned.
 //
 // The runtime starts the container in another root, which has the program of PID 1 and the sandbox's root in it.
 // Runtimes resolve paths in the root that they are given and read its /etc/passwd and /etc/group, which a sandbox may
