@@ -15,7 +15,7 @@ const (
 const StartSeconds = 60
 
 // RuntimeSeconds is the timeout for an OCI runtime that starts the container of a sandbox, less than StartSeconds.
-const RuntimeSeconds = 30
+const RuntimeSeconds = 50
 
 // RekeySeconds is the timeout for init to re-key a sandbox that is resumed from memory.
 const RekeySeconds = 60
