@@ -23,6 +23,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
 // TestContainer runs the suite in tier container, with runc. With -short it runs what differs from tier supervised.
@@ -79,9 +80,8 @@ func TestContainer_RuntimeOmitsAWall(t *testing.T) {
 	for name, script := range map[string]string{
 		"no pid namespace":         `sed -i 's/{"type":"pid"},//' config.json`,
 		"no ipc namespace":         `sed -i 's/{"type":"ipc"},//' config.json`,
-		"no uts namespace":         `sed -i 's/{"type":"uts"},//; s/"hostname":"[^"]*",//' config.json`,
+		"no uts namespace":         `sed -i 's/{"type":"uts"},//' config.json`,
 		"another net namespace":    `sed -i 's/{"type":"ipc"},/&{"type":"network"},/' config.json`,
-		"another root":             `mkdir /tmp/r; sed -i 's|"source":"/view"|"source":"/tmp/r"|' config.json`,
 		"privileges can be gained": `sed -i 's/"noNewPrivileges":true/"noNewPrivileges":false/' config.json`,
 		"no profile":               `sed -i 's/,"seccomp":{.*}}$/}}/' config.json`,
 		"more capabilities":        `sed -i 's/"CAP_CHOWN",/&"CAP_SYS_MODULE",/g' config.json`,
@@ -105,6 +105,38 @@ func TestContainer_RuntimeOmitsAWall(t *testing.T) {
 			}
 			t.Log(err)
 		})
+	}
+}
+
+// TestContainer_RuntimeRunsOn starts boxes with runtimes that do not end when the container is made. No command may run
+// beside them.
+func TestContainer_RuntimeRunsOn(t *testing.T) {
+	t.Parallel()
+	requireContainer(t)
+	runc := programtest.Runc()
+	for name, script := range map[string]string{
+		"fails at the end":    runc + ` "$@"; exit 9`,
+		"fails late":          runc + ` "$@"; sleep 1; exit 9`,
+		"leaves a process":    `sleep 290 & `,
+		"leaves a descriptor": `sleep 291 3>&- & `,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, _, err := box.Start(t.Context(), programtest.Programs(), wrapped(t, script))
+			if err == nil {
+				defer b.Close()
+				t.Errorf("the box started: %v", b.Stop(t.Context(), 0))
+			}
+			if !fault.Is(err, fault.Unsupported) || fault.HintOf(err) == "" {
+				t.Errorf("%v", err)
+			}
+			t.Log(err)
+		})
+	}
+	// One that only takes its time is no flaw.
+	b := boxWith(t, wrapped(t, runc+` "$@" || exit; sleep 1; exit 0`))
+	if r := b.Sh(t, "echo $$"); r.Exit.Code != 0 {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -151,6 +183,22 @@ func TestContainer_RuntimeLeaksDescriptors(t *testing.T) {
 				t.Errorf("PID 1 has %s: %s", fd, to)
 			}
 		}
+	}
+}
+
+// TestContainer_RuntimeBindsLess starts a box with a runtime that binds directories without the mounts in them. The walls
+// that are mounts in the sandbox's root must not depend on it.
+func TestContainer_RuntimeBindsLess(t *testing.T) {
+	t.Parallel()
+	requireContainer(t)
+	c := wrapped(t, `sed -i 's/"rbind"/"bind"/g' config.json`)
+	c.Access.ReadOnly = []rootspec.Place{{Said: "/etc", At: []string{"/etc"}}}
+	b := boxWith(t, c)
+	if r := b.Sh(t, "touch /etc/new || echo refused"); r.Stdout != "refused\n" {
+		t.Errorf("a read-only directory can be changed: %+v", r)
+	}
+	if r := b.Sh(t, "stat -f -c %T /run /dev /dev/pts /proc"); r.Stdout != "tmpfs\ntmpfs\ndevpts\nproc\n" {
+		t.Errorf("%+v", r)
 	}
 }
 

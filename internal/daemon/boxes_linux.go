@@ -38,7 +38,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 	runtime := ""
 	if c.Tier == plan.TierContainer {
 		var err error
-		if runtime, err = findRuntime(c.Runtime, os.Getenv("PATH")); err != nil {
+		if runtime, err = findRuntime(c.Runtime, os.Getenv("PATH"), blind(b.caller)); err != nil {
 			return nil, engine.Enforced{}, err
 		}
 	}

@@ -20,9 +20,9 @@ const unmapped = 65534
 // findRuntime returns the absolute path, without links, of an OCI runtime. A name is looked up in the directories of
 // search, a PATH. The keeper of a sandbox executes the file with the rights of the daemon's user, so neither another
 // user nor a group may be able to replace or write it: file and directories belong to root or to the daemon's user. A
-// daemon in a user namespace cannot distinguish root from other users who are not mapped there; it trusts those who own
-// the directories in its PATH.
-func findRuntime(name, search string) (string, error) {
+// daemon in a user namespace, which is blind, cannot distinguish root from other users who are not mapped there; it
+// trusts those who own the directories in its PATH.
+func findRuntime(name, search string, blind bool) (string, error) {
 	if filepath.Base(name) == "krun" { // a link to crun, which starts a virtual machine if it is called by that name
 		return "", fault.New(fault.Unsupported, "OCI runtime krun starts a virtual machine: it cannot inherit descriptors").
 			WithHint("use --runtime crun, or --tier gvisor")
@@ -57,7 +57,7 @@ func findRuntime(name, search string) (string, error) {
 			return "", fault.New(fault.Invalid, "the OCI runtime %s is not a regular file", real).
 				WithHint("choose another with --runtime")
 		}
-		if why := writable(st, os.Getuid()); why != "" {
+		if why := writable(st, os.Getuid(), blind); why != "" {
 			return "", fault.New(fault.Denied, "the OCI runtime %s is not used: %s %s", real, p, why).
 				WithHint("use one in a directory of root's: coppice create --tier container --runtime runc; see which work: " +
 					"coppice system probe")
@@ -69,10 +69,10 @@ func findRuntime(name, search string) (string, error) {
 }
 
 // writable returns why users other than root and uid could write a file, or replace files in a directory; "" if they
-// cannot.
-func writable(st unix.Stat_t, uid int) string {
+// cannot. With blind, what belongs to an unmapped user is taken for root's.
+func writable(st unix.Stat_t, uid int, blind bool) string {
 	switch {
-	case st.Uid != 0 && int(st.Uid) != uid && (st.Uid != unmapped || uid != 0):
+	case st.Uid != 0 && int(st.Uid) != uid && (st.Uid != unmapped || !blind):
 		return "belongs to another user"
 	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0:
 		return "can be written by others"
@@ -91,6 +91,9 @@ func errNoRuntime(name string) error {
 	return err.WithHint("install it: sudo apt-get install %s; or choose another: coppice create --tier container "+
 		"--runtime PATH", name)
 }
+
+// blind reports whether a daemon runs in a user namespace that maps only its user; c is that user.
+func blind(c plan.Caller) bool { return !c.Root && !c.Unmapped }
 
 // workedRuntimes are the files with which a sandbox of tier container has started. Methods may be called concurrently.
 type workedRuntimes struct {
@@ -114,7 +117,7 @@ func versionOf(path string) (fileVersion, error) {
 
 // tryRuntime starts and stops a sandbox of tier container with an OCI runtime, unless the same file has worked before.
 func (h hostFacts) tryRuntime(ctx context.Context, name string) error {
-	at, err := findRuntime(name, os.Getenv("PATH"))
+	at, err := findRuntime(name, os.Getenv("PATH"), blind(h.caller))
 	if err != nil {
 		return err
 	}

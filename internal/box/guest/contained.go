@@ -23,7 +23,6 @@ type contained struct {
 	pid        int
 	ownProc    bool              // /proc is that of the container's pid namespace
 	namespaces map[string]uint64 // as in initlink.Outside, like root
-	root       [2]uint64
 	status     map[string]string // of /proc/self/status
 	open       []string          // paths of /proc that are to be hidden or read-only, and are not
 }
@@ -41,17 +40,18 @@ func checkContainer(out initlink.Outside) error {
 	return nil
 }
 
-// enterContainer checks the container, and makes the sandbox's root the root, with what belongs to the container's
-// namespaces.
-func enterContainer(out initlink.Outside) error {
+// enterContainer checks the container, and makes the sandbox's root, a detached mount, the root, with what belongs to
+// the container's namespaces. The runtime never had this mount: one that binds it without what is mounted in it would
+// show the hidden files.
+func enterContainer(out initlink.Outside, root int) error {
 	if err := checkContainer(out); err != nil {
 		return err
 	}
-	root, err := unix.Open(initlink.WorldView, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	// pivot_root(2) requires the root to be mounted.
+	err := unix.MoveMount(root, "", unix.AT_FDCWD, initlink.WorldView, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err != nil {
-		return fault.Wrap(err, "open the sandbox's root")
+		return fault.Wrap(err, "attach the sandbox's root")
 	}
-	defer unix.Close(root)
 	for _, name := range []string{"proc", "dev/mqueue"} {
 		mount, err := unix.OpenTree(unix.AT_FDCWD, "/"+name, unix.OPEN_TREE_CLOEXEC)
 		if errors.Is(err, fs.ErrNotExist) && name != "proc" { // a kernel without POSIX message queues
@@ -78,11 +78,6 @@ func findContained() (c contained, err error) {
 	if c.namespaces, err = initlink.NamespacesOf(); err != nil {
 		return c, err
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(initlink.WorldView, &st); err != nil {
-		return c, err
-	}
-	c.root = [2]uint64{st.Dev, st.Ino}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return c, err
@@ -154,9 +149,6 @@ func (c contained) flaw(out initlink.Outside) string {
 		if c.namespaces[ns] != out.Namespaces[ns] {
 			return "it has another " + ns + " namespace"
 		}
-	}
-	if c.root != out.Root {
-		return "the sandbox's root is another directory"
 	}
 	for key, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2"} {
 		if c.status[key] != want {

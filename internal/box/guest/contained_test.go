@@ -15,11 +15,11 @@ func TestFlaw_OfEachDifference(t *testing.T) {
 	t.Parallel()
 	out := initlink.Outside{
 		Namespaces: map[string]uint64{"pid": 1, "ipc": 2, "uts": 3, "mnt": 4, "user": 5, "net": 6},
-		Root:       [2]uint64{7, 8}, Caps: 0xa80425fb,
+		Caps:       0xa80425fb,
 	}
 	made := func() contained {
 		return contained{
-			pid: 1, ownProc: true, root: [2]uint64{7, 8},
+			pid: 1, ownProc: true,
 			namespaces: map[string]uint64{"pid": 11, "ipc": 12, "uts": 13, "mnt": 14, "user": 5, "net": 6},
 			status: map[string]string{"NoNewPrivs": "1", "Seccomp": "2", "CapBnd": "00000000a80425fb",
 				"CapPrm": "00000000a80425fb", "CapEff": "00000000a80425fb"},
@@ -35,7 +35,6 @@ func TestFlaw_OfEachDifference(t *testing.T) {
 		"mnt":    func(c *contained) { c.namespaces["mnt"] = 4 },
 		"net":    func(c *contained) { c.namespaces["net"] = 16 },
 		"user":   func(c *contained) { c.namespaces["user"] = 15 },
-		"root":   func(c *contained) { c.root[1]++ },
 		"nnp":    func(c *contained) { c.status["NoNewPrivs"] = "0" },
 		"filter": func(c *contained) { c.status["Seccomp"] = "0" },
 		"none":   func(c *contained) { delete(c.status, "Seccomp") },

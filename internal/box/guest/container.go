@@ -15,7 +15,8 @@ import (
 )
 
 // Contained runs init as PID 1 of a container that a conductor (package oci) has had made, and returns the exit code of
-// the process. The container has the sandbox's root, made with MakeRoot, at initlink.WorldView.
+// the process. The conductor sends the sandbox's root, which it has made with MakeRoot; the container has a directory
+// initlink.WorldView to mount it at.
 func Contained() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.Argv0), 0) // for ps
 	if err := runContained(); err != nil {
@@ -45,7 +46,13 @@ func runContained() error {
 	if err != nil {
 		return fmt.Errorf("wait for the plan: %w", err)
 	}
-	if err := enterContainer(out); err != nil {
+	if len(more.FDs) != 1 {
+		return fmt.Errorf("the sandbox's root came as %d descriptors", len(more.FDs))
+	}
+	root := more.FDs[0]
+	err = enterContainer(out, root)
+	unix.Close(root)
+	if err != nil {
 		return errors.Join(err, from.Send(initlink.MsgReady, initlink.Ready{Err: initlink.WireError(err)}))
 	}
 	if err := from.Send(initlink.MsgReady, initlink.Ready{}); err != nil {

@@ -42,9 +42,18 @@ func makeWorld(g plan.Guest, trees []int) error {
 		return mounts.MaskedFault(err, plan.TierGvisor)
 	}
 	defer host.Close()
-	err = mounts.NewRoot("/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState)
-	if err != nil {
+	if err := mounts.LeaveHost(func() error {
+		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+			return fault.Wrap(err, "create the conductor's root")
+		}
+		return fault.Wrap(unix.Chdir("/dev"), "enter the conductor's root")
+	}); err != nil {
 		return err
+	}
+	for _, dir := range []string{"/proc", "/dev", "/bin", "/tmp", worldBox, initlink.WorldView, worldShared, worldState} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fault.Wrap(err, "make %s", dir)
+		}
 	}
 	return fillWorld(g, host, trees)
 }

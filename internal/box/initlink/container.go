@@ -18,7 +18,7 @@ import (
 const ContainerArgv0 = "coppice-container"
 
 // SetupFD is the descriptor of a second link in the init of a container. The conductor sends the plan through it, and
-// then a MsgReady with Outside. Init answers with MsgReady.
+// then a MsgReady with Outside and one descriptor, the sandbox's root as a detached mount. Init answers with MsgReady.
 const SetupFD = FD + 1
 
 // Outside is what the conductor of a container tells the init of it besides the plan. Init compares it with what it
@@ -26,7 +26,6 @@ const SetupFD = FD + 1
 type Outside struct {
 	Weak       []plan.Item       `json:"weak,omitempty"` // protections that are already weaker than planned
 	Namespaces map[string]uint64 `json:"namespaces"`     // inodes of the conductor's, by their names in /proc/self/ns
-	Root       [2]uint64         `json:"root"`           // device and inode of the sandbox's root directory
 	Caps       uint64            `json:"caps"`           // the capabilities that init is to have, as bits
 }
 

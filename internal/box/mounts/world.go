@@ -13,25 +13,6 @@ import (
 
 // What conductors need: processes with a root of their own, which start the sandbox's PID 1 from there.
 
-// NewRoot makes an empty file system in memory the root, with some directories, and detaches the present root, whose
-// /dev must be a directory.
-func NewRoot(dirs ...string) error {
-	if err := LeaveHost(func() error {
-		if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
-			return fault.Wrap(err, "create the conductor's root")
-		}
-		return fault.Wrap(unix.Chdir("/dev"), "enter the conductor's root")
-	}); err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return fault.Wrap(err, "make %s", dir)
-		}
-	}
-	return nil
-}
-
 // MaskedFault returns the error of a tier that needs a procfs of its own, which the kernel refuses with EPERM if parts
 // of the present one are masked. It returns other errors unchanged.
 func MaskedFault(err error, tier string) error {

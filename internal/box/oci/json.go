@@ -6,12 +6,11 @@ package oci
 // are not used: PID 1 of every sandbox is the same program as the conductor, and contains few modules.
 
 type spec struct {
-	Version  string  `json:"ociVersion"`
-	Root     root    `json:"root"`
-	Process  process `json:"process"`
-	Hostname string  `json:"hostname,omitempty"`
-	Mounts   []mount `json:"mounts"`
-	Linux    linux   `json:"linux"`
+	Version string  `json:"ociVersion"`
+	Root    root    `json:"root"`
+	Process process `json:"process"`
+	Mounts  []mount `json:"mounts"`
+	Linux   linux   `json:"linux"`
 }
 
 type root struct {

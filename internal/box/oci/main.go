@@ -61,10 +61,12 @@ func start(m initlink.Message) error {
 	if err != nil {
 		return err
 	}
-	weak, err := makeWorld(g, s.trees, s.init, s.runtime)
+	weak, root, err := makeWorld(g, s.trees, s.init, s.runtime)
 	if err != nil {
 		return err
 	}
+	given := os.NewFile(uintptr(root), "root")
+	defer given.Close() // returns ErrClosed where instruct has closed it
 	_, err = os.Stat(path.Join(initlink.WorldView, "dev/mqueue"))
 	queues := err == nil
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -78,10 +80,6 @@ func start(m initlink.Message) error {
 	if err != nil {
 		return err
 	}
-	began := make(chan answer, 1)
-	// The plan may be larger than what a socket holds, so init must read while it is sent. This ends when init answers,
-	// or when its end is closed.
-	go func() { began <- instruct(setup, g, s.tally, out) }()
 	link, err := unix.FcntlInt(initlink.FD, unix.F_DUPFD_CLOEXEC, initlink.FD)
 	if err != nil {
 		return fault.Wrap(err, "pass the link to init")
@@ -93,7 +91,12 @@ func start(m initlink.Message) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go heed(ctx, cancel)
-	return c.start(ctx, specOf(g, queues), keeper, theirs, began)
+	return c.start(ctx, specOf(g, queues), keeper, theirs, func() answer {
+		if err := alone(); err != nil {
+			return answer{Ready: initlink.Ready{Err: initlink.WireError(err)}}
+		}
+		return instruct(setup, g, s.tally, out, given)
+	})
 }
 
 // heed cancels ctx when the keeper is gone: otherwise a runtime that hangs would outlive it. It returns when ctx is
@@ -115,11 +118,6 @@ func outside(weak []plan.Item) (out initlink.Outside, err error) {
 	for _, c := range initCaps {
 		out.Caps |= 1 << c.number
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(initlink.WorldView, &st); err != nil {
-		return out, fault.Wrap(err, "find the sandbox's root")
-	}
-	out.Root = [2]uint64{st.Dev, st.Ino}
 	out.Namespaces, err = initlink.NamespacesOf()
 	return out, err
 }
@@ -130,11 +128,13 @@ type answer struct {
 	err error
 }
 
-// instruct sends init its plan, and waits for its answer. It closes tally, the descriptors of the plan.
-func instruct(setup *initlink.Link, g plan.Guest, tally []int, out initlink.Outside) (a answer) {
+// instruct sends init its plan and the sandbox's root, and waits for its answer. It closes tally, the descriptors of
+// the plan, and root.
+func instruct(setup *initlink.Link, g plan.Guest, tally []int, out initlink.Outside, root *os.File) (a answer) {
+	defer root.Close()
 	a.err = errors.Join(setup.Send(initlink.MsgSetup, g, tally...), closeAll(tally))
 	if a.err == nil {
-		a.err = setup.Send(initlink.MsgReady, out)
+		a.err = setup.Send(initlink.MsgReady, out, int(root.Fd()))
 	}
 	if a.err != nil {
 		return a

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write testdata/config.json")
 // TestSpec_IsThatOfTheBundle pins what a runtime is told.
 func TestSpec_IsThatOfTheBundle(t *testing.T) {
 	t.Parallel()
-	b, err := json.MarshalIndent(specOf(plan.Guest{Hostname: "wood", Netlink: true, Tell: true}, true), "", "  ")
+	b, err := json.MarshalIndent(specOf(plan.Guest{Netlink: true, Tell: true}, true), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,10 +124,9 @@ func startIn(t *testing.T, c container) error {
 		t.Fatal(err)
 	}
 	defer link.Close()
-	began := make(chan answer, 1)
-	go func() { // as the link: it ends when no process has the other end
+	begin := func() answer { // as the link: it ends when no process has the other end
 		_, err := r.Read(make([]byte, 1))
-		began <- answer{err: errors.Join(err, os.ErrClosed)}
-	}()
-	return c.start(context.Background(), specOf(plan.Guest{}, false), link, w, began)
+		return answer{err: errors.Join(err, os.ErrClosed)}
+	}
+	return c.start(context.Background(), specOf(plan.Guest{}, false), link, w, begin)
 }

@@ -6,9 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -36,9 +39,10 @@ type container struct {
 	log      *os.File // the keeper's
 }
 
-// start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited and
-// began has its answer, which is an error if no process has PID 1's end of the setup link.
-func (c container) start(ctx context.Context, s spec, link, setup *os.File, began <-chan answer) error {
+// start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited. Then it
+// calls begin, which returns what PID 1 answers, or an error if no process has PID 1's end of the setup link. So nothing
+// of the sandbox runs beside the runtime.
+func (c container) start(ctx context.Context, s spec, link, setup *os.File, begin func() answer) error {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return fault.Wrap(err, "describe the container")
@@ -61,7 +65,7 @@ func (c container) start(ctx context.Context, s spec, link, setup *os.File, bega
 	cmd.ExtraFiles = []*os.File{link, setup}
 	err = cmd.Run()
 	w.Close()
-	setup.Close() // began ends if no other process has it
+	setup.Close() // begin ends if no other process has it
 	if ctx.Err() != nil {
 		return fault.New(fault.Timeout, "the OCI runtime %s has not started the container within %s%s", c.name, c.patience,
 			said.quote()).WithHint("%s", chooseHint)
@@ -70,6 +74,8 @@ func (c container) start(ctx context.Context, s spec, link, setup *os.File, bega
 		return fault.New(fault.Unsupported, "the OCI runtime %s cannot start a container here: %v%s", c.name, err,
 			said.quote()).WithHint("%s", chooseHint)
 	}
+	began := make(chan answer, 1)
+	go func() { began <- begin() }()
 	var a answer
 	select {
 	case a = <-began:
@@ -101,6 +107,54 @@ func (c container) args() []string {
 		args = append(args, "--cgroup-manager", "disabled")
 	}
 	return append(args, "run", "--bundle", c.state, "--detach", "--preserve-fds", "2", containerID)
+}
+
+// alone returns an error unless the container's PID 1 is the only process besides the caller, PID 1 of the pid namespace
+// around it. A process that the runtime left behind would run beside commands, with more rights than they have. What has
+// exited, or is about to, does not count.
+func alone() error {
+	for end := time.Now().Add(leavingPatience); ; time.Sleep(5 * time.Millisecond) {
+		names, err := others()
+		if err != nil || len(names) <= 1 { // none: its end of the setup link says so
+			return err
+		}
+		if time.Now().After(end) {
+			return fault.New(fault.Unsupported, "after it has exited, %d processes run instead of one: %s", len(names),
+				strings.Join(names[:min(len(names), 8)], ", "))
+		}
+	}
+}
+
+// leavingPatience is how long processes may take to exit after the runtime has.
+const leavingPatience = 2 * time.Second
+
+// others returns the names of the processes of the pid namespace, except the caller and those that have exited.
+func others() (names []string, err error) {
+	list, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, fault.Wrap(err, "list the processes of the container")
+	}
+	for _, file := range list {
+		stat, err := os.ReadFile(file)
+		if err != nil || file == fmt.Sprintf("/proc/%d/stat", os.Getpid()) {
+			continue // or it has exited
+		}
+		_, named, _ := strings.Cut(string(stat), "(")
+		name, state, found := cutLast(named, ") ")
+		if found && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X") {
+			names = append(names, strconv.QuoteToASCII(name))
+		}
+	}
+	return names, nil
+}
+
+// cutLast is strings.Cut at the last sep.
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
 }
 
 // reap waits until the processes below this one, the container, are gone.

@@ -29,8 +29,9 @@ var initCaps = []capability{
 	{24, "CAP_SYS_RESOURCE"},   // keeps its own limits
 }
 
-// specOf describes the container. The sandbox's root at initlink.WorldView has all mounts already, except for those
-// that belong to the new namespaces, which init moves there; queues says that the kernel has POSIX message queues.
+// specOf describes the container. Its mounts are those that belong to the new namespaces: init moves them into the
+// sandbox's root. The host name is the conductor's, which a new UTS namespace inherits. queues says that the kernel has
+// POSIX message queues.
 func specOf(g plan.Guest, queues bool) spec {
 	var caps []string
 	for _, c := range initCaps {
@@ -42,7 +43,6 @@ func specOf(g plan.Guest, queues bool) spec {
 	mounts := []mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: plain},
 		{Destination: "/dev", Type: "bind", Source: initlink.WorldView + "/dev", Options: []string{"rbind"}},
-		{Destination: initlink.WorldView, Type: "bind", Source: initlink.WorldView, Options: []string{"rbind"}},
 	}
 	if queues {
 		mounts = append(mounts, mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: plain})
@@ -55,8 +55,7 @@ func specOf(g plan.Guest, queues bool) spec {
 			Args: []string{plan.ContainedPath}, Cwd: "/", Env: []string{"HOME=/"}, NoNewPrivileges: true,
 			Capabilities: capabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps, Ambient: caps},
 		},
-		Hostname: g.Hostname,
-		Mounts:   mounts,
+		Mounts: mounts,
 		Linux: linux{
 			Namespaces:  []namespace{{"pid"}, {"ipc"}, {"uts"}, {"mount"}},
 			MaskedPaths: masked, ReadonlyPaths: readOnly, Seccomp: profileOf(g),

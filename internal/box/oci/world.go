@@ -29,137 +29,161 @@ const (
 var systemPaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
 	"/etc/alternatives", "/etc/ld.so.cache"}
 
-// systemPart is one of systemPaths.
-type systemPart struct {
-	at   string
-	link string // its target, if it is a link
-	dir  bool
-	fd   int // detached read-only mount; -1 for a link
-}
-
-// takeSystem clones the host's system directories.
-func takeSystem() (parts []systemPart, err error) {
-	for _, at := range systemPaths {
-		st, err := os.Lstat(at)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return parts, fault.Wrap(err, "find the host's %s", at)
-		}
-		p := systemPart{at: at, dir: st.IsDir(), fd: -1}
-		if st.Mode()&fs.ModeSymlink != 0 {
-			if p.link, err = os.Readlink(at); err != nil {
-				return parts, fault.Wrap(err, "read the host's %s", at)
-			}
-			parts = append(parts, p)
-			continue
-		}
-		p.fd, err = unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-		if err != nil {
-			return parts, fault.Wrap(err, "clone the host's %s", at)
-		}
-		parts = append(parts, p)
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
-		if err := unix.MountSetattr(p.fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-			return parts, fault.Wrap(err, "make the host's %s read-only", at)
-		}
-	}
-	return parts, nil
-}
-
-// closeSystem closes the descriptors of parts. Attached mounts stay.
-func closeSystem(parts []systemPart) {
-	for _, p := range parts {
-		if p.fd >= 0 {
-			unix.Close(p.fd)
-		}
-	}
-}
-
-// put makes the part visible in the conductor's root.
-func (p systemPart) put() error {
-	if err := os.MkdirAll(path.Dir(p.at), 0o755); err != nil {
-		return fault.Wrap(err, "make %s", path.Dir(p.at))
-	}
-	switch {
-	case p.fd < 0:
-		return fault.Wrap(os.Symlink(p.link, p.at), "make %s", p.at)
-	case p.dir:
-		if err := os.Mkdir(p.at, 0o755); err != nil {
-			return fault.Wrap(err, "make %s", p.at)
-		}
-	default:
-		if err := os.WriteFile(p.at, nil, 0o644); err != nil {
-			return fault.Wrap(err, "make %s", p.at)
-		}
-	}
-	return fault.Wrap(unix.MoveMount(p.fd, "", unix.AT_FDCWD, p.at, unix.MOVE_MOUNT_F_EMPTY_PATH), "attach %s", p.at)
-}
-
-// makeWorld makes the sandbox's root of trees (see guest.MakeRoot), and a root of the conductor's own around it, which
-// it enters. The programs are detached mounts or files in memory; it closes them and trees. weak are the protections
-// that are weaker than planned.
+// makeWorld makes the sandbox's root of trees (see guest.MakeRoot), and a root of the conductor's own, which it enters.
+// The programs are detached mounts or files in memory; it closes them and trees. weak are the protections that are
+// weaker than planned. The caller closes root, the sandbox's root as a detached mount with all mounts in it; the keeper
+// finds another one at initlink.WorldView.
 //
-// The runtime starts the container in another root, which has the program of PID 1 and the sandbox's root in it.
-// Runtimes resolve paths in the root that they are given and read its /etc/passwd and /etc/group, which a sandbox may
-// have made links, FIFOs or endless files. Init enters the sandbox's root when no runtime runs any more.
-func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, err error) {
+// The runtime starts the container in a root that has only the program of PID 1. Runtimes resolve paths in the root that
+// they are given and read its /etc/passwd and /etc/group, which a sandbox may have made links, FIFOs or endless files.
+// Init gets the sandbox's root, and enters it, when the container is made.
+func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, root int, err error) {
+	world, err := buildWorld(g.Runtime, init, runtime)
+	if err != nil {
+		return nil, -1, errors.Join(err, closeAll(trees))
+	}
+	defer unix.Close(world)
+	if weak, err = guest.MakeRoot(g, trees); err != nil {
+		return nil, -1, err
+	}
+	if err := enterWorld(world); err != nil {
+		return nil, -1, err
+	}
+	root, err = cloneTree(initlink.WorldView)
+	return weak, root, err
+}
+
+// buildWorld returns the conductor's root as a detached mount, without the sandbox's. It closes the programs. The mounts
+// in it are attached before they are cloned at once: each detached mount is a mount namespace for the kernel, and a
+// sandbox has few (limit.Namespaces), from MakeRoot on.
+func buildWorld(name string, init, runtime int) (world int, err error) {
 	defer unix.Close(init)
 	defer unix.Close(runtime)
-	system, err := takeSystem()
-	defer closeSystem(system)
-	if err != nil {
-		return nil, errors.Join(err, closeAll(trees))
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return -1, fault.Wrap(err, "make the mounts private")
+	}
+	const scaffold = "/dev" // a directory of every host, covered until the world is built
+	if err := unix.Mount("tmpfs", scaffold, "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+		return -1, fault.Wrap(err, "create the conductor's root")
+	}
+	if err := fillWorld(scaffold); err != nil {
+		return -1, err
+	}
+	if err := errors.Join(mounts.PutProgram(scaffold+worldRoot+plan.ContainedPath, init),
+		mounts.PutProgram(path.Join(scaffold, worldRuntime, name), runtime)); err != nil {
+		return -1, err
+	}
+	if world, err = cloneTree(scaffold); err != nil {
+		return -1, err
+	}
+	if err := unix.Unmount(scaffold, unix.MNT_DETACH); err != nil {
+		return -1, errors.Join(fault.Wrap(err, "uncover %s", scaffold), unix.Close(world))
+	}
+	return world, nil
+}
+
+// fillWorld makes the directories and mounts of the conductor's root below a directory.
+func fillWorld(below string) error {
+	for _, dir := range []string{"/proc", "/dev", "/etc", "/tmp", "/sys", "/sys/fs", worldGroups, initlink.WorldView,
+		worldRuntime, worldState, worldRoot, worldRoot + "/proc", worldRoot + "/dev", worldRoot + "/run",
+		worldRoot + initlink.WorldView} {
+		if err := os.Mkdir(below+dir, 0o755); err != nil {
+			return fault.Wrap(err, "make %s", dir)
+		}
 	}
 	proc, err := mounts.New("proc", mounts.PlainAttr) // the runtime may mount one only where one is fully visible
 	if err != nil {
-		return nil, errors.Join(mounts.MaskedFault(err, plan.TierContainer), closeAll(trees))
+		return mounts.MaskedFault(err, plan.TierContainer)
 	}
-	defer unix.Close(proc)
+	if err := attach(proc, below+"/proc"); err != nil {
+		return err
+	}
 	// Runtimes look for control groups. They see those of the sandbox alone, and cannot make any: the keeper's group
 	// contains everything.
 	groups, err := mounts.New("cgroup2", mounts.PlainAttr|unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
-		return nil, errors.Join(fault.New(fault.Unsupported, "cannot show control groups to an OCI runtime").Because(err).
-			WithHint("use --tier supervised"), closeAll(trees))
+		return fault.New(fault.Unsupported, "cannot show control groups to an OCI runtime").Because(err).
+			WithHint("use --tier supervised")
 	}
-	defer unix.Close(groups)
-	if weak, err = guest.MakeRoot(g, trees); err != nil {
-		return nil, err
+	if err := attach(groups, below+worldGroups); err != nil {
+		return err
 	}
-	root, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-	if err != nil {
-		return nil, fault.Wrap(err, "clone the sandbox's root")
-	}
-	defer unix.Close(root)
-	dev, err := unix.OpenTree(unix.AT_FDCWD, "/dev", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-	if err != nil {
-		return nil, fault.Wrap(err, "clone the sandbox's /dev")
-	}
-	defer unix.Close(dev)
-	if err := mounts.NewRoot("/proc", "/dev", "/etc", "/tmp", "/sys", "/sys/fs", worldGroups, initlink.WorldView,
-		worldRuntime, worldState, worldRoot, worldRoot+"/proc", worldRoot+"/dev", worldRoot+"/run",
-		worldRoot+initlink.WorldView); err != nil {
-		return nil, err
-	}
-	for _, m := range []struct {
-		fd int
-		at string
-	}{{proc, "/proc"}, {dev, "/dev"}, {groups, worldGroups}, {root, initlink.WorldView}} {
-		if err := unix.MoveMount(m.fd, "", unix.AT_FDCWD, m.at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return nil, fault.Wrap(err, "attach %s", m.at)
+	for _, at := range systemPaths {
+		if err := putSystem(at, below+at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
-	for _, p := range system {
-		if err := p.put(); err != nil {
-			return nil, err
+	return nil
+}
+
+// putSystem shows a system directory or file of the host, read-only, at a path, or makes the link that it is. The error
+// is fs.ErrNotExist if the host has none.
+func putSystem(host, at string) error {
+	st, err := os.Lstat(host)
+	if err != nil {
+		return fault.Wrap(err, "find the host's %s", host)
+	}
+	if err := os.MkdirAll(path.Dir(at), 0o755); err != nil {
+		return fault.Wrap(err, "make %s", path.Dir(at))
+	}
+	switch {
+	case st.Mode()&fs.ModeSymlink != 0:
+		to, err := os.Readlink(host)
+		return fault.Wrap(errors.Join(err, os.Symlink(to, at)), "copy the host's link %s", host)
+	case st.IsDir():
+		err = os.Mkdir(at, 0o755)
+	default:
+		err = os.WriteFile(at, nil, 0o644)
+	}
+	if err != nil {
+		return fault.Wrap(err, "make %s", at)
+	}
+	fd, err := cloneTree(host)
+	if err != nil {
+		return err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		return errors.Join(fault.Wrap(err, "make the host's %s read-only", host), unix.Close(fd))
+	}
+	return attach(fd, at)
+}
+
+// enterWorld makes the conductor's root the root, in place of the sandbox's, which it mounts in it.
+func enterWorld(world int) error {
+	view, err := cloneTree("/")
+	if err != nil {
+		return err
+	}
+	if err := mounts.LeaveHost(func() error {
+		err := unix.MoveMount(world, "", unix.AT_FDCWD, "/dev", unix.MOVE_MOUNT_F_EMPTY_PATH)
+		if err != nil {
+			return fault.Wrap(err, "attach the conductor's root")
 		}
+		return fault.Wrap(unix.Fchdir(world), "enter the conductor's root")
+	}); err != nil {
+		return errors.Join(err, unix.Close(view))
 	}
-	if err := mounts.PutProgram(worldRoot+plan.ContainedPath, init); err != nil {
-		return nil, err
+	if err := attach(view, initlink.WorldView); err != nil {
+		return err
 	}
-	return weak, mounts.PutProgram(path.Join(worldRuntime, g.Runtime), runtime)
+	dev, err := cloneTree(initlink.WorldView + "/dev")
+	if err != nil {
+		return err
+	}
+	return attach(dev, "/dev")
+}
+
+// cloneTree returns a detached copy of the mount at a path, and of the mounts in it.
+func cloneTree(at string) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	return fd, fault.Wrap(err, "clone %s", at)
+}
+
+// attach attaches a detached mount at a path, and closes its descriptor.
+func attach(mount int, at string) error {
+	err := unix.MoveMount(mount, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return fault.Wrap(errors.Join(err, unix.Close(mount)), "attach %s", at)
 }
 
 // closeAll closes descriptors.
