@@ -42,7 +42,8 @@ func Left(runDir string) bool {
 }
 
 // RemoveLeft removes the control groups that keepers of a run directory have created and not removed. It waits up to
-// patience for the processes in each group to exit. Groups with processes remain, with an error, and so does the list,
+// patience for the processes in each group to exit, and kills those that are frozen: they cannot notice that their
+// keeper is gone. Groups with processes remain, with an error, and so does the list,
 // for the next call. The caller holds the lock of the run directory, so no keeper creates a group there at the same
 // time.
 func RemoveLeft(runDir string, patience time.Duration) error {
@@ -71,6 +72,9 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 // removeGroup removes a control group, and waits for the processes in it to exit: the kernel does not report when the
 // last one has left. A missing group is not an error.
 func removeGroup(path string, patience time.Duration) error {
+	if err := killFrozen(path); err != nil {
+		return err
+	}
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		err := unix.Rmdir(path)
 		// rmdir(2) may return a permission error for a missing group.
@@ -81,4 +85,18 @@ func removeGroup(path string, patience time.Duration) error {
 			return fault.Wrap(err, "remove the control group %s", path)
 		}
 	}
+}
+
+// killFrozen kills the processes of a group that is frozen. Where the kernel cannot (cgroup.kill needs Linux 5.14), it
+// thaws them, and init ends when it finds its link to the keeper closed.
+func killFrozen(path string) error {
+	b, err := os.ReadFile(filepath.Join(path, "cgroup.freeze"))
+	if err != nil || strings.TrimSpace(string(b)) != "1" { // also of a missing group, or one of version 1
+		return nil
+	}
+	err = os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		err = os.WriteFile(filepath.Join(path, "cgroup.freeze"), []byte("0"), 0)
+	}
+	return fault.Wrap(err, "end the frozen processes of the control group %s", path)
 }

@@ -54,6 +54,37 @@ func TestRemoveLeft_RemovesGroupsOfKilledMonitor(t *testing.T) {
 	}
 }
 
+// TestRemoveLeft_KillsWhatIsFrozen covers a monitor that was killed while its sandbox was frozen: nothing in the group can
+// notice that, and a later start would use the same files.
+func TestRemoveLeft_KillsWhatIsFrozen(t *testing.T) {
+	c := limited("iced")
+	c.RunDir = t.TempDir()
+	g, all := ownGroups(t, c)
+	defer all.Remove()
+	if g == nil {
+		t.Skip("needs cgroup: no control group can be made here")
+	}
+	inside := exec.Command("sleep", "1000")
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- inside.Wait() }()
+	defer func() { _ = inside.Process.Kill() }() // it may have been killed
+	if err := errors.Join(g.Take(inside.Process.Pid), g.Freeze()); err != nil {
+		t.Fatal(err)
+	}
+	all.Remove()
+	if err := RemoveLeft(c.RunDir, 20*time.Second); err != nil || Left(c.RunDir) {
+		t.Errorf("a group was left: %v", err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the process runs on")
+	}
+}
+
 // TestRemoveLeft_RemovesNothingElse has a list with an incomplete line, and names that are not groups of Coppice.
 func TestRemoveLeft_RemovesNothingElse(t *testing.T) {
 	t.Parallel()
