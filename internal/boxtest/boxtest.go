@@ -84,12 +84,22 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 	for _, f := range change {
 		f(&c)
 	}
+	b, err := start(t, c)
+	if err != nil {
+		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
+		t.Fatalf("start: %v\nkeeper.log: %s", err, log)
+	}
+	return b
+}
+
+// start starts a box and, if that succeeds, stops it when the test ends.
+func start(t testing.TB, c plan.Config) (*Box, error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b, e, err := box.Start(ctx, programtest.Programs(), c)
 	if err != nil {
-		log, _ := os.ReadFile(c.RunDir + "/keeper.log")
-		t.Fatalf("start: %v\nkeeper.log: %s", err, log)
+		return nil, err
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -105,7 +115,7 @@ func (tier Tier) Start(t testing.TB, change ...func(*plan.Config)) *Box {
 			}
 		}
 	})
-	return &Box{Box: b, Enforced: e, Config: c}
+	return &Box{Box: b, Enforced: e, Config: c}, nil
 }
 
 // Box is a started box.

@@ -33,7 +33,7 @@ func Values(key string) []string {
 	case KeyState:
 		return []string{"running", "paused", "stopped", "unavailable", "quarantined", wire.StateLive, wire.StateIdle}
 	case KeyTier:
-		return []string{"workspace", "process", "supervised", "gvisor"}
+		return []string{"workspace", "process", "supervised", "container", "gvisor"}
 	case KeyDriver:
 		return []string{"overlay", "copy", "btrfs"}
 	}

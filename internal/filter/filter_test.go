@@ -79,7 +79,7 @@ func TestParse_RefusesInvalidTerms(t *testing.T) {
 		"label==x":       `the key is empty`,
 		"label=A":        `invalid label key "A"`,
 		"state=up":       `unknown state "up": must be running, paused, stopped`,
-		"tier=docker":    `unknown tier "docker": must be workspace, process, supervised or gvisor`,
+		"tier=docker":    `unknown tier "docker": must be workspace, process, supervised, container or gvisor`,
 		"driver=zfs":     `unknown driver "zfs"`,
 		"name=[a":        `invalid name pattern "[a"`,
 	} {

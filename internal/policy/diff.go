@@ -52,7 +52,12 @@ func Diff(a, b Policy) []Change {
 			}
 		}
 	}
-	turned("tier", string(a.Tier.Value), string(b.Tier.Value), b.Tier.Value.rank() < a.Tier.Value.rank())
+	if tiers := []Tier{a.Tier.Value, b.Tier.Value}; slices.Contains(tiers, Container) && slices.Contains(tiers, Supervised) {
+		out = append(out, Change{Way: Other, Key: "tier", // neither is stronger
+			Value: "was " + string(a.Tier.Value) + ", is " + string(b.Tier.Value)})
+	} else {
+		turned("tier", string(a.Tier.Value), string(b.Tier.Value), b.Tier.Value.rank() < a.Tier.Value.rank())
+	}
 	turned("strong", strconv.FormatBool(a.Strong.Value), strconv.FormatBool(b.Strong.Value), a.Strong.Value)
 	turned("confine", string(a.Confine.Value), string(b.Confine.Value), stricterConfine(a.Confine.Value, b.Confine.Value))
 	if a.Runtime.Value != b.Runtime.Value {

@@ -179,11 +179,16 @@ func (m *merger) fromProject(d Document) {
 	}
 }
 
-// confinement merges tier and strong.
+// confinement merges tier and strong. A project's file cannot choose tier container: it is not stronger than supervised,
+// a program of the host runs for it, and commands of an ordinary user are root in it.
 func (m *merger) confinement(said [3]Document) {
 	p := &m.p
 	for level, d := range said {
 		if t := d.Tier; t != nil {
+			if Level(level) == Project && t.Value == Container && p.Tier.Value.rank() < Container.rank() &&
+				said[Flags].Tier == nil {
+				m.wrong(t.At, ownerHint, "a project's file cannot choose tier container, for which a program of the host runs")
+			}
 			if Level(level) == Project && t.Value.rank() < p.Tier.Value.rank() {
 				m.note(t.At, "tier %s is weaker than tier %s required by %s", t.Value, p.Tier.Value, p.Tier.At)
 			} else {

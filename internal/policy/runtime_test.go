@@ -46,3 +46,41 @@ func TestTier_ContainerIsWeakerThanGVisor(t *testing.T) {
 		t.Errorf("%+v, %v", p.Tier, err)
 	}
 }
+
+// TestTier_ContainerIsTheOwners checks that a project's file, which may be untrusted, does not replace another tier by
+// one for which a program of the host runs, and which is not stronger.
+func TestTier_ContainerIsTheOwners(t *testing.T) {
+	t.Parallel()
+	project := layer(t, Project, "tier: container")
+	for _, text := range []string{"env: {A: b}", "tier: supervised", "tier: process"} {
+		if _, err := Merge(layer(t, User, text), project); err == nil ||
+			!strings.Contains(told(err), "a project's file cannot choose tier container") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, layers := range [][]Layer{
+		{layer(t, User, "tier: container"), project},
+		{project, layer(t, Flags, "tier: container")},
+	} {
+		if p, err := Merge(layers...); err != nil || p.Tier.Value != Container {
+			t.Errorf("%+v, %v", p.Tier, err)
+		}
+	}
+	if p, err := Merge(layer(t, User, "tier: container"), layer(t, Project, "tier: supervised")); err != nil ||
+		p.Tier.Value != Container {
+		t.Errorf("%+v, %v", p.Tier, err)
+	}
+	a, err := Merge(layer(t, User, "tier: supervised"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Merge(layer(t, User, "tier: container"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range [][]Change{Diff(a, b), Diff(b, a)} {
+		if len(d) != 1 || d[0].Way != Other || d[0].Key != "tier" {
+			t.Errorf("%+v", d)
+		}
+	}
+}

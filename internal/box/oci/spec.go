@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/coppice-dev/coppice/internal/box/guest"
-	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -42,7 +41,7 @@ func specOf(g plan.Guest, queues bool) spec {
 	// A bind mount of /dev keeps the runtime from making devices.
 	mounts := []mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: plain},
-		{Destination: "/dev", Type: "bind", Source: initlink.WorldView + "/dev", Options: []string{"rbind"}},
+		{Destination: "/dev", Type: "bind", Source: "/dev", Options: []string{"rbind"}},
 	}
 	if queues {
 		mounts = append(mounts, mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: plain})

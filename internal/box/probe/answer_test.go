@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -149,4 +151,26 @@ func TestProbe_UnknownWithFewDescriptors(t *testing.T) {
 		t.Error("no probe ran out of descriptors")
 	}
 	t.Logf("%d of 61 failed", failed)
+}
+
+// TestContainer_GivesEachRuntimeItsTime checks that a runtime that hangs takes nothing from the next.
+func TestContainer_GivesEachRuntimeItsTime(t *testing.T) {
+	t.Parallel()
+	var ends []time.Time
+	try := func(err error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			end, _ := ctx.Deadline()
+			ends = append(ends, end)
+			time.Sleep(time.Millisecond)
+			return err
+		}
+	}
+	it := container(t.Context(), nil, []Runtime{{"hangs", try(context.DeadlineExceeded)}, {"works", try(nil)}})
+	if it.State != OK || !strings.Contains(it.Detail, "in a container of works") || len(ends) != 2 ||
+		!ends[1].After(ends[0]) {
+		t.Errorf("%+v, %v", it, ends)
+	}
+	if it = container(t.Context(), nil, []Runtime{{"hangs", try(context.DeadlineExceeded)}}); it.State != Unknown {
+		t.Errorf("%+v", it)
+	}
 }

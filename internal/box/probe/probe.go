@@ -201,11 +201,11 @@ func container(ctx context.Context, judged []Item, list []Runtime) Item {
 	if it.lacksAs(judged, TierSupervised) {
 		return it
 	}
-	ctx, cancel := context.WithTimeout(ctx, kernelPatience)
-	defer cancel()
 	var works, fails []string
 	for _, r := range list {
+		ctx, cancel := context.WithTimeout(ctx, kernelPatience) // one that hangs leaves the next their time
 		err := r.Try(ctx)
+		cancel()
 		if err == nil {
 			works = append(works, r.Name)
 			continue
