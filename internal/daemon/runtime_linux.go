@@ -48,6 +48,11 @@ func findRuntime(name, search string, blind bool) (string, error) {
 	if err != nil {
 		return "", fault.Wrap(err, "find the OCI runtime %s", name)
 	}
+	// Also on a file system that is mounted noexec: the keeper would execute a copy of it.
+	if err := unix.Faccessat(unix.AT_FDCWD, real, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return "", fault.New(fault.Invalid, "the OCI runtime %s cannot be executed", real).Because(err).
+			WithHint("choose another with --runtime, or see which work: coppice system probe")
+	}
 	for p := real; ; p = filepath.Dir(p) {
 		var st unix.Stat_t
 		if err := unix.Stat(p, &st); err != nil {

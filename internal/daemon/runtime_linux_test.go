@@ -34,6 +34,13 @@ func TestFindRuntime(t *testing.T) {
 	if _, err := find("/usr", ""); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a directory: %v", err)
 	}
+	plain := filepath.Join(t.TempDir(), "runtime")
+	if err := os.WriteFile(plain, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := find(plain, ""); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+		t.Errorf("not executable: %v", err)
+	}
 	// A directory that others can write: they could replace the program.
 	dir := t.TempDir()
 	file := filepath.Join(dir, "runtime")

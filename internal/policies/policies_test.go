@@ -61,7 +61,7 @@ func newPolicies(t *testing.T, text string, now time.Time) (*Policies, fakeRecor
 func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 	t.Parallel()
 	s, records, rec := newPolicies(t, "network: {allow: [good.example]}", time.Now())
-	for _, tier := range []string{"workspace", "process", "supervised", "gvisor"} {
+	for _, tier := range []string{"workspace", "process", "supervised", "container", "gvisor"} {
 		rec.Tier = tier
 		phases, err := s.Confine(t.Context(), &rec)
 		if err != nil || (len(phases) == 1) != Gated(tier) {
@@ -69,7 +69,7 @@ func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 		}
 	}
 	records[rec.Policy] += " "
-	for _, tier := range []string{"workspace", "process", "supervised", "gvisor"} {
+	for _, tier := range []string{"workspace", "process", "supervised", "container", "gvisor"} {
 		rec.Tier = tier
 		if _, err := s.Confine(t.Context(), &rec); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("%s: %v", tier, err)
