@@ -21,8 +21,8 @@ import (
 const policyFile = "coppice.yaml"
 
 // notYet is part of the help of commands that read policies.
-const notYet = `Creating a sandbox fails if its policy requires what is not enforced yet: tiers
-container and microvm, or hiding /, or paths in /dev, /proc or /sys.`
+const notYet = `Creating a sandbox fails if its policy requires what is not enforced yet: tier
+microvm, or hiding /, or paths in /dev, /proc or /sys.`
 
 func (a *app) policy() *cobra.Command {
 	return group(&cobra.Command{

@@ -209,6 +209,10 @@ func (d *deciding) container() {
 	d.guest.Runtime = path.Base(d.config.Runtime)
 	d.add("container", On, d.config.Runtime+" makes the namespaces, with the host's kernel; "+
 		"the other protections are Coppice's own")
+	c := d.config
+	if !c.Caller.Root && c.Caller.UID != 0 && (c.User == UserMe || c.User == "" && c.HostBase) { // see containerRoot
+		d.add("own user", Weak, "commands are root (0) inside, not your user: OCI runtimes start no container without that id")
+	}
 }
 
 // identity adds the sandbox's ids on the host, and what root may do inside.

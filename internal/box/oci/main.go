@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -67,8 +68,11 @@ func start(m initlink.Message) error {
 	}
 	given := os.NewFile(uintptr(root), "root")
 	defer given.Close() // returns ErrClosed where instruct has closed it
-	_, err = os.Stat(path.Join(initlink.WorldView, "dev/mqueue"))
-	queues := err == nil
+	devices, err := os.ReadDir("/dev") // the sandbox's: see enterWorld
+	if err != nil {
+		return fault.Wrap(err, "find the message queues of the sandbox")
+	}
+	queues := slices.ContainsFunc(devices, func(d os.DirEntry) bool { return d.Name() == "mqueue" })
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fault.Wrap(err, "create the setup link")
