@@ -26,10 +26,20 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
-// TestContainer runs the suite in tier container, with runc. With -short it runs what differs from tier supervised.
+// TestContainer runs the suite in tier container, with runc. With -short it runs what differs from tier supervised, as
+// root.
 func TestContainer(t *testing.T) {
+	onlyInFullAsUser(t)
 	requireContainer(t)
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierContainer, Config: contained, Differing: true})
+}
+
+// onlyInFullAsUser skips a test, with -short, for an ordinary user.
+func onlyInFullAsUser(t *testing.T) {
+	t.Helper()
+	if testing.Short() && !caller().Root {
+		t.Skip("needs full-run: root runs it, and for this user TestContainer_RuntimeOmitsAWall and the attackers start boxes")
+	}
 }
 
 // contained is supervised in a container of runc.

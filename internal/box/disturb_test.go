@@ -76,6 +76,7 @@ func TestDisturbed_Supervised(t *testing.T) {
 
 func TestDisturbed_Container(t *testing.T) {
 	t.Parallel()
+	onlyInFullAsUser(t)
 	requireContainer(t)
 	disturbAll(t, func(t testing.TB) plan.Config {
 		c := contained(t)

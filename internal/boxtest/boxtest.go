@@ -26,16 +26,17 @@ type Tier struct {
 	// Config returns a configuration with a fresh root and run directory, which are removed when the test
 	// ends. The root has /bin/sh and coreutils.
 	Config func(t testing.TB) plan.Config
-	// Differing runs, with -short, only the rows that depend on what makes the namespaces of the box and its mounts: for
-	// a tier in which everything else is that of another.
+	// Differing runs, with -short, only the rows that depend on what makes the namespaces of the box: for a tier in which
+	// everything else is that of another.
 	Differing bool
 }
 
 // Run runs the suite.
 func Run(t *testing.T, tier Tier) {
-	rows := slices.Concat(started, lifetimes, freezes, pauses, looks, insides, confined, accesses, limited, refusals)
+	rows := slices.Concat(lifetimes, freezes, pauses, insides, confined, limited, refusals)
 	if !tier.Differing || !testing.Short() {
-		rows = slices.Concat(rows, common, terminals, kept, traces, programs, selves, decoys, decoyCalls, denied)
+		rows = slices.Concat(rows, common, terminals, started, kept, traces, programs, looks, selves, accesses, decoys,
+			decoyCalls, denied)
 	}
 	for _, c := range rows {
 		if len(c.only) > 0 && !slices.Contains(c.only, tier.Name) {

@@ -113,8 +113,6 @@ func TestDecide(t *testing.T) {
 			Journal: "/j"}, full, map[string]string{"container": On, "own user": Weak}, ""},
 		{"container of me on the host's base", Config{Caller: me, Tier: TierContainer, Runtime: "/r", HostBase: true,
 			Phases: []Phase{{}}, Journal: "/j"}, full, map[string]string{"own user": Weak}, ""},
-		{"strong container of me", Config{Caller: me, Tier: TierContainer, Runtime: "/r", User: UserMe, Strong: true,
-			Phases: []Phase{{}}, Journal: "/j"}, full, nil, fault.Unsupported},
 		{"supervised without a policy", Config{Caller: me, Tier: TierSupervised, Journal: "/j"}, full, nil, fault.Internal},
 		{"supervised without a journal", Config{Caller: me, Tier: TierSupervised, Phases: []Phase{{}}}, full, nil,
 			fault.Internal},

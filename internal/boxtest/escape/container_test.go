@@ -51,7 +51,11 @@ func hostKernels() []setting {
 func TestEscapeContainerFindings(t *testing.T) {
 	t.Parallel()
 	needsRunc(t)
-	playFindings(t, containerSettings(), 2)
+	share := 2
+	if testing.Short() { // the root of a sandbox is made as in tier supervised
+		share = 8
+	}
+	playFindings(t, containerSettings(), share)
 }
 
 // TestEscapeContainerRoots tries some of the hostile images in tier container.
@@ -65,5 +69,8 @@ func TestEscapeContainerRoots(t *testing.T) {
 func TestEscapeContainerRootsAsUser(t *testing.T) {
 	t.Parallel()
 	needsStatic(t)
+	if testing.Short() {
+		t.Skip("needs full-run: TestEscapeContainerAsUser runs the attackers, and TestRandomRootsAsUser tries this tier too")
+	}
 	asUser(t, "^TestEscapeContainer(Findings|Roots)$")
 }
