@@ -38,7 +38,7 @@ func TestContainer(t *testing.T) {
 func onlyInFullAsUser(t *testing.T) {
 	t.Helper()
 	if testing.Short() && !caller().Root {
-		t.Skip("needs full-run: root runs it, and for this user TestContainer_RuntimeOmitsAWall and the attackers start boxes")
+		t.Skip("needs full-run: root runs it; as a user, TestContainer_RuntimeOmitsAWall and the attackers start boxes")
 	}
 }
 
@@ -196,8 +196,8 @@ func TestContainer_RuntimeLeaksDescriptors(t *testing.T) {
 	}
 }
 
-// TestContainer_RuntimeBindsLess starts a box with a runtime that binds directories without the mounts in them. The walls
-// that are mounts in the sandbox's root must not depend on it.
+// TestContainer_RuntimeBindsLess starts a box with a runtime that binds directories without the mounts in them. The
+// walls that are mounts in the sandbox's root must not depend on it.
 func TestContainer_RuntimeBindsLess(t *testing.T) {
 	t.Parallel()
 	requireContainer(t)

@@ -211,7 +211,7 @@ func (d *deciding) container() {
 		"the other protections are Coppice's own")
 	c := d.config
 	if !c.Caller.Root && c.Caller.UID != 0 && (c.User == UserMe || c.User == "" && c.HostBase) { // see containerRoot
-		d.add("own user", Weak, "commands are root (0) inside, not your user: OCI runtimes start no container without that id")
+		d.add("own user", Weak, "commands are root (0) inside, not your user: OCI runtimes need that id")
 	}
 }
 

@@ -52,7 +52,8 @@ func Diff(a, b Policy) []Change {
 			}
 		}
 	}
-	if tiers := []Tier{a.Tier.Value, b.Tier.Value}; slices.Contains(tiers, Container) && slices.Contains(tiers, Supervised) {
+	both := []Tier{a.Tier.Value, b.Tier.Value}
+	if slices.Contains(both, Container) && slices.Contains(both, Supervised) {
 		out = append(out, Change{Way: Other, Key: "tier", // neither is stronger
 			Value: "was " + string(a.Tier.Value) + ", is " + string(b.Tier.Value)})
 	} else {

@@ -179,8 +179,8 @@ func (m *merger) fromProject(d Document) {
 	}
 }
 
-// confinement merges tier and strong. A project's file cannot choose tier container: it is not stronger than supervised,
-// a program of the host runs for it, and commands of an ordinary user are root in it.
+// confinement merges tier and strong. A project's file cannot choose tier container: it is not stronger than
+// supervised, a program of the host runs for it, and commands of an ordinary user are root in it.
 func (m *merger) confinement(said [3]Document) {
 	p := &m.p
 	for level, d := range said {

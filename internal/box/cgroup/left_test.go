@@ -54,8 +54,8 @@ func TestRemoveLeft_RemovesGroupsOfKilledMonitor(t *testing.T) {
 	}
 }
 
-// TestRemoveLeft_KillsWhatIsFrozen covers a monitor that was killed while its sandbox was frozen: nothing in the group can
-// notice that, and a later start would use the same files.
+// TestRemoveLeft_KillsWhatIsFrozen covers a monitor that was killed while its sandbox was frozen: nothing in the group
+// can notice that, and a later start would use the same files.
 func TestRemoveLeft_KillsWhatIsFrozen(t *testing.T) {
 	c := limited("iced")
 	c.RunDir = t.TempDir()

@@ -67,7 +67,7 @@ func start(m initlink.Message) error {
 		return err
 	}
 	given := os.NewFile(uintptr(root), "root")
-	defer given.Close() // returns ErrClosed where instruct has closed it
+	defer given.Close()                // returns ErrClosed where instruct has closed it
 	devices, err := os.ReadDir("/dev") // the sandbox's: see enterWorld
 	if err != nil {
 		return fault.Wrap(err, "find the message queues of the sandbox")

@@ -39,9 +39,9 @@ type container struct {
 	log      *os.File // the keeper's
 }
 
-// start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited. Then it
-// calls begin, which returns what PID 1 answers, or an error if no process has PID 1's end of the setup link. So nothing
-// of the sandbox runs beside the runtime.
+// start runs the runtime with two descriptors for PID 1, which stay the caller's, and waits until it has exited. Then
+// it calls begin, which returns what PID 1 answers, or an error if no process has PID 1's end of the setup link. So
+// nothing of the sandbox runs beside the runtime.
 func (c container) start(ctx context.Context, s spec, link, setup *os.File, begin func() answer) error {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -109,9 +109,9 @@ func (c container) args() []string {
 	return append(args, "run", "--bundle", c.state, "--detach", "--preserve-fds", "2", containerID)
 }
 
-// alone returns an error unless the container's PID 1 is the only process besides the caller, PID 1 of the pid namespace
-// around it. A process that the runtime left behind would run beside commands, with more rights than they have. What has
-// exited, or is about to, does not count.
+// alone returns an error unless the container's PID 1 is the only process besides the caller, PID 1 of the pid
+// namespace around it. A process that the runtime left behind would run beside commands, with more rights than they
+// have. What has exited, or is about to, does not count.
 func alone() error {
 	for end := time.Now().Add(leavingPatience); ; time.Sleep(5 * time.Millisecond) {
 		names, err := others()

@@ -34,9 +34,9 @@ var systemPaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", 
 // weaker than planned. The caller closes root, the sandbox's root as a detached mount with all mounts in it; the keeper
 // finds another one at initlink.WorldView.
 //
-// The runtime starts the container in a root that has only the program of PID 1. Runtimes resolve paths in the root that
-// they are given and read its /etc/passwd and /etc/group, which a sandbox may have made links, FIFOs or endless files.
-// Init gets the sandbox's root, and enters it, when the container is made.
+// The runtime starts the container in a root that has only the program of PID 1. Runtimes resolve paths in the root
+// that they are given and read its /etc/passwd and /etc/group, which a sandbox may have made links, FIFOs or endless
+// files. Init gets the sandbox's root, and enters it, when the container is made.
 func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, root int, err error) {
 	world, err := buildWorld(g.Runtime, init, runtime)
 	if err != nil {
@@ -53,9 +53,9 @@ func makeWorld(g plan.Guest, trees []int, init, runtime int) (weak []plan.Item, 
 	return weak, root, err
 }
 
-// buildWorld returns the conductor's root as a detached mount, without the sandbox's. It closes the programs. The mounts
-// in it are attached before they are cloned at once: each detached mount is a mount namespace for the kernel, and a
-// sandbox has few (limit.Namespaces), from MakeRoot on.
+// buildWorld returns the conductor's root as a detached mount, without the sandbox's. It closes the programs. The
+// mounts in it are attached before they are cloned at once: each detached mount is a mount namespace for the kernel,
+// and a sandbox has few (limit.Namespaces), from MakeRoot on.
 func buildWorld(name string, init, runtime int) (world int, err error) {
 	defer unix.Close(init)
 	defer unix.Close(runtime)
