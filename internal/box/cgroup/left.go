@@ -91,7 +91,12 @@ func removeGroup(path string, patience time.Duration) error {
 // thaws them, and init ends when it finds its link to the keeper closed.
 func killFrozen(path string) error {
 	b, err := os.ReadFile(filepath.Join(path, "cgroup.freeze"))
-	if err != nil || strings.TrimSpace(string(b)) != "1" { // also of a missing group, or one of version 1
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOTDIR):
+		return nil // no group, or one of version 1
+	case err != nil:
+		return fault.Wrap(err, "read the state of the control group %s", path)
+	case strings.TrimSpace(string(b)) != "1":
 		return nil
 	}
 	err = os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
