@@ -33,10 +33,10 @@ type Tier struct {
 
 // Run runs the suite.
 func Run(t *testing.T, tier Tier) {
-	rows := slices.Concat(lifetimes, freezes, pauses, insides, confined, limited, refusals)
+	rows := slices.Concat(lifetimes, freezes, pauses, insides, confined, refusals)
 	if !tier.Differing || !testing.Short() {
-		rows = slices.Concat(rows, common, terminals, started, kept, traces, programs, looks, selves, accesses, decoys,
-			decoyCalls, denied)
+		rows = slices.Concat(rows, common, terminals, started, kept, traces, programs, looks, selves, accesses, limited,
+			decoys, decoyCalls, denied)
 	}
 	for _, c := range rows {
 		if len(c.only) > 0 && !slices.Contains(c.only, tier.Name) {
