@@ -25,7 +25,7 @@ func tierFor(pol policy.Policy, p wire.ProbeReport) (tier, why string, err error
 		return tierGVisor, "the strongest tier, as required by strong at " + pol.Strong.At.String(), nil
 	case strong && kernel.Unknown:
 		return "", "", tiers.unknown(kernel)
-	case said.At.BuiltIn():
+	case said.At.BuiltIn() || pol.TierAtLeast && said.Value == policy.Process:
 		of := fitting(pol)
 		if tier, why, err = of.pick(p, "", of.best(p)); err == nil {
 			why += aboveAuto(pol, p)
@@ -74,9 +74,10 @@ func fitting(pol policy.Policy) choice {
 	return of
 }
 
-// wantsKernel reports whether a policy says strong and leaves the tier open, or would get tier supervised only
-// because of its rules.
+// wantsKernel reports whether a policy says strong and leaves the tier open: the owner did not choose one. A project's
+// file, or the rules, may only require a tier that is at least as strong.
 func wantsKernel(p policy.Policy) bool {
-	open := p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
+	open := p.Tier.At.BuiltIn() || p.TierAtLeast ||
+		p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
 	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
 }

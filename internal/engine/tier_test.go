@@ -44,6 +44,7 @@ func TestTierFor(t *testing.T) {
 		on        wire.ProbeReport
 		tier, net string // flags
 		policy    string // lines of a file of level flags
+		project   string // lines of a project's file
 		want, why string
 		kind      fault.Kind
 		says      string // in the text or the hint of the error
@@ -116,11 +117,33 @@ func TestTierFor(t *testing.T) {
 			why: "requested by /p.yaml:3"},
 		{name: "supervised by a file", on: tierItems("-", "yes", "yes"), policy: "tier: supervised", want: "supervised",
 			why: "requested by /p.yaml:3"},
+
+		{name: "process by a project", on: tierItems("-", "yes", "yes"), project: "tier: process", want: "supervised",
+			why: strongest + maybe},
+		{name: "process by a project, and rules", on: tierItems("-", "yes", "yes"), net: "rules", project: "tier: process",
+			want: "supervised", why: "requested by --net"},
+		{name: "process by a project, strong", on: tierItems("yes", "yes", "yes"), policy: "strong: true",
+			project: "tier: process", want: "gvisor", why: "the strongest tier, as required by strong at /p.yaml:3"},
+		{name: "supervised by a project, strong", on: tierItems("yes", "yes", "yes"), policy: "strong: true",
+			project: "tier: supervised", want: "gvisor", why: "the strongest tier, as required by strong at /p.yaml:3"},
+		{name: "supervised by a project, strong without gvisor", on: tierItems("no", "yes", "yes"), policy: "strong: true",
+			project: "tier: supervised", want: "supervised",
+			why: "requested by /project.yaml:3; not gvisor: lack of gvisor"},
+		{name: "supervised by a project, missing", on: tierItems("-", "no", "yes"), project: "tier: supervised",
+			kind: fault.Unsupported, says: "get supervised"},
+		{name: "gvisor by a project", on: tierItems("yes", "yes", "yes"), project: "tier: gvisor", want: "gvisor",
+			why: "requested by /project.yaml:3"},
+		{name: "process by name, supervised by a project", on: tierItems("yes", "yes", "yes"), tier: "process",
+			project: "tier: supervised", want: "process", why: "requested"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			req := wire.CreateRequest{Tier: tt.tier, Net: tt.net}
 			if tt.policy != "" {
 				req.Policy = []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "/p.yaml", Text: "version: 1\n\n" + tt.policy}}
+			}
+			if tt.project != "" {
+				req.Policy = append(req.Policy, wire.PolicyFile{Level: wire.PolicyProject, Name: "/project.yaml",
+					Text: "version: 1\n\n" + tt.project})
 			}
 			pol, _, err := policies.Ask(req)
 			if err != nil {

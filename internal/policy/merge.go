@@ -29,7 +29,11 @@ type Layer struct {
 
 // Policy is the result of merging documents. Lists are sorted and have no duplicates.
 type Policy struct {
-	Tier       Said[Tier]
+	Tier Said[Tier]
+	// TierAtLeast says that only a project's file names Tier, so that it never replaces a stronger one. It is not part of
+	// the text.
+	TierAtLeast bool
+
 	Strong     Said[bool]
 	Confine    Said[Confine] // how tier workspace confines commands
 	Runtime    Said[string]  // OCI runtime of tier container; "" is DefaultRuntime
@@ -192,7 +196,7 @@ func (m *merger) confinement(said [3]Document) {
 			if Level(level) == Project && t.Value.rank() < p.Tier.Value.rank() {
 				m.note(t.At, "tier %s is weaker than tier %s required by %s", t.Value, p.Tier.Value, p.Tier.At)
 			} else {
-				p.Tier, m.tierSaid = *t, true
+				p.Tier, p.TierAtLeast, m.tierSaid = *t, Level(level) == Project, true
 			}
 		}
 		if s := d.Strong; s != nil {
@@ -293,11 +297,11 @@ func (m *merger) together() {
 	case NetRules:
 		switch {
 		case p.Tier.Value.rank() >= Supervised.rank():
-		case m.tierSaid:
+		case m.tierSaid && !p.TierAtLeast:
 			m.wrong(p.Tier.At, "use tier: supervised", "tier %s cannot enforce the network rules of %s",
 				p.Tier.Value, p.NetAt)
 		default:
-			p.Tier = Said[Tier]{Supervised, p.NetAt}
+			p.Tier, p.TierAtLeast = Said[Tier]{Supervised, p.NetAt}, false
 		}
 	}
 }

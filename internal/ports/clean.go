@@ -25,8 +25,17 @@ var farHeaders = map[string]string{
 	"Nel":                         "it reports later requests of the host to another server, with the token in a link",
 	"Report-To":                   "it sets where NEL reports to, beyond the response",
 	"Service-Worker-Allowed":      "service workers are refused",
+	"X-Sendfile":                  "Apache's mod_xsendfile and lighttpd in front of the daemon send a file of the host",
+	"X-Sendfile2":                 "lighttpd in front of the daemon sends a part of a file of the host",
+	"X-Lighttpd-Send-File":        "lighttpd in front of the daemon sends a file of the host",
+	"X-Reproxy-Url":               "Perlbal and Apache in front of the daemon request an address of the sandbox's choice",
+	"X-Reproxy-File":              "Perlbal in front of the daemon sends a file of the host",
 	"Origin-Agent-Cluster":        "with ?0, pages of the same site could give up their isolation: see clean",
 }
+
+// proxyHeaders begin the names of headers by which nginx in front of the daemon lets a response choose what it sends
+// instead, such as a file of the host, and for how long it caches that (ngx_http_proxy_module, proxy_ignore_headers).
+const proxyHeaders = "X-Accel-"
 
 // clean removes from a response what would affect other hosts, also from its trailers. It is
 // httputil.ReverseProxy.ModifyResponse.
@@ -57,6 +66,11 @@ func cleanHeader(h http.Header) {
 	for name := range farHeaders {
 		h.Del(name)
 	}
+	for name := range h {
+		if strings.HasPrefix(name, proxyHeaders) {
+			h.Del(name)
+		}
+	}
 }
 
 // trailed is the body of a response, whose trailers it cleans when they have been read.
@@ -76,7 +90,8 @@ func (t *trailed) Read(p []byte) (int, error) {
 
 // staysHere reports whether a Set-Cookie is for its own host only, and not the daemon's cookie. One with any Domain
 // may be for others: with localhost or the configured domain, for all sandboxes and the daemon. So may one that
-// browsers might parse differently.
+// browsers might parse differently, or that has no name: browsers send its value alone, which reads as name=value
+// (RFC 6265bis, section 5.7).
 func staysHere(cookie string) bool {
 	for i := range len(cookie) {
 		if c := cookie[i]; c < ' ' || c == 0x7f {
@@ -87,7 +102,7 @@ func staysHere(cookie string) bool {
 	for part := range strings.SplitSeq(cookie, ";") {
 		name, _, _ := strings.Cut(part, "=")
 		name = strings.TrimSpace(name)
-		if first && name == param || !first && strings.EqualFold(name, "Domain") {
+		if first && (name == param || name == "") || !first && strings.EqualFold(name, "Domain") {
 			return false
 		}
 		first = false

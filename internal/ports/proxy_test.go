@@ -523,7 +523,11 @@ func TestProxy_CleansResponse(t *testing.T) {
 	w := newWorld(t)
 	w.serve(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
-		h["Set-Cookie"] = []string{"a=1", "b=2; Domain=localhost", "coppice_preview=x", "c=3; Path=/"}
+		h["Set-Cookie"] = []string{"a=1", "b=2; Domain=localhost", "coppice_preview=x", "=coppice_preview=x", "c=3; Path=/"}
+		for _, name := range []string{"X-Accel-Redirect", "x-accel-expires", "X-Accel-New"} { // of the proxy in front
+			h.Set(name, "/internal")
+			h.Set(http.TrailerPrefix+name, "/internal")
+		}
 		h.Set("Link", "</x>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
 		for name := range farHeaders {
@@ -545,6 +549,11 @@ func TestProxy_CleansResponse(t *testing.T) {
 	for name := range farHeaders {
 		if v := res.Header.Values(name); v != nil && name != "Origin-Agent-Cluster" || http.CanonicalHeaderKey(name) != name {
 			t.Errorf("%s: %q", name, v)
+		}
+	}
+	for name := range res.Header {
+		if strings.HasPrefix(name, proxyHeaders) {
+			t.Errorf("%s: %q", name, res.Header[name])
 		}
 	}
 	if v := res.Header.Values("Origin-Agent-Cluster"); !slices.Equal(v, []string{"?1"}) {
