@@ -65,6 +65,9 @@ const (
 	DecoyMany   = "decoys were opened more often than could be counted"
 )
 
+// NetDropped is the reason of a NetDeny that counts packets whose destinations are unknown.
+const NetDropped = "the queue of the sandbox's link was full: packets were dropped before they were read"
+
 // NetRulesEnded is the reason of a NetPolicy after temporary rules expired.
 const NetRulesEnded = "rules that held for a time have ended"
 

@@ -19,8 +19,9 @@ const readFor = time.Second
 // readLast decides about all packets that are in the link when it is called, and then reads no more. Denials are
 // decided by the goroutine that reads packets, and those of names by the servers of DNS, which Close waits for. The
 // dispatcher stays attached until that goroutine has ended: without it, packets that were already read would be
-// dropped.
+// dropped. Then it reports the packets that found no room in the link.
 func (g *Gate) readLast() {
+	defer g.reportDropped()
 	if g.link == nil || !g.link.IsAttached() {
 		return
 	}
