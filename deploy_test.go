@@ -108,7 +108,7 @@ func containers(t *testing.T) (all []container) {
 			}
 		}](t, file) {
 			if set.Kind == "" || set.Version == "" {
-				t.Errorf("%s is no Kubernetes object, and kubectl apply -f deploy/kubernetes/ would fail", file)
+				t.Errorf("%s is not a Kubernetes object: kubectl apply -f deploy/kubernetes/ fails", file)
 			}
 			pod := set.Spec.Template.Spec
 			if len(pod.Containers) > 0 && (pod.Token == nil || *pod.Token || !pod.Security.NonRoot || pod.Security.Seccomp == nil) {

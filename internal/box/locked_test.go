@@ -517,7 +517,7 @@ full, late = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
 full.connect('s') # which fills the queue
 before = references()
 waiting = threading.Thread(target=lambda: late.connect('s')); waiting.start()
-while references() == before: time.sleep(0.001) # whoever waits in connect has another
+while references() == before: time.sleep(0.001) # a process that waits in connect holds another
 print('connecting', flush=True)
 sys.stdin.readline()
 l.accept(); l.accept(); waiting.join()
@@ -625,7 +625,14 @@ func TestLocked_EndsAllProcesses(t *testing.T) {
 				t.Fatal("the keeper does not exit")
 			}
 			if name == "killed keeper" { // init ends the processes after the keeper
-				time.Sleep(2 * time.Second)
+				for before, end := beats(t, b), time.Now().Add(20*time.Second); time.Now().Before(end); {
+					time.Sleep(300 * time.Millisecond)
+					after := beats(t, b)
+					if after == before {
+						break
+					}
+					before = after
+				}
 			}
 			still(t, b, "after the end")
 		})

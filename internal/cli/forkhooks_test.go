@@ -236,8 +236,8 @@ func TestForkHooks_FailureQuarantines(t *testing.T) {
 		{"is called so that it would", "hook \"$(printf '10\\033[2J\\nx')\" <<'!'\nexit 1\n!", "hook",
 			"10\x1b[2J\nx failed with exit code 1: no output"},
 		{"is called like a flag", "hook ./--help <<'!'\nexit 7\n!", "hook", "--help failed with exit code 7"},
-		{"there are more than 64", "for n in $(seq 100 164); do hook $n <<'!'\necho ran >>/work/ran\n!\ndone", "hooks",
-			"too many programs in " + hooksDir + ": 65; the limit is 64"},
+		{"there are more than 16", "for n in $(seq 100 116); do hook $n <<'!'\necho ran >>/work/ran\n!\ndone", "hooks",
+			"too many programs in " + hooksDir + ": 17; the limit is 16"},
 		{"there is no directory of them", "cd /; rm -r " + hooksDir + "; echo no >" + hooksDir, "hooks", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -288,7 +288,7 @@ func (h *hooked) ran(name string) string {
 	return h.run("exec", name, "--", "sh", "-c", "cat /work/ran 2>/dev/null || :")
 }
 
-// TestForkHooks_IgnoreNonExecutables checks that only regular, executable files are hooks, that 64 of them are
+// TestForkHooks_IgnoreNonExecutables checks that only regular, executable files are hooks, that 16 of them are
 // allowed, and that background processes of a hook keep running.
 func TestForkHooks_IgnoreNonExecutables(t *testing.T) {
 	t.Parallel()
@@ -306,7 +306,7 @@ echo hook >>/work/ran
 !`,
 		"below":   "cd /; rm -r " + hooksDir + "; ln -s /no/such " + hooksDir,
 		"nothing": "cd /; rm -r " + hooksDir,
-		"64": `for n in $(seq 100 163); do hook $n <<'!'
+		"16": `for n in $(seq 100 115); do hook $n <<'!'
 echo ${0##*/} >>/work/ran
 !
 done`,
@@ -323,8 +323,8 @@ done`,
 			if out := h.run("process", "ls", name); !strings.Contains(out, hooksDir+"/70-hook") {
 				t.Errorf("the background process of the hook is gone: %s", out)
 			}
-		case "64":
-			for n := range 64 {
+		case "16":
+			for n := range 16 {
 				want += fmt.Sprintln(100 + n)
 			}
 		}

@@ -44,9 +44,10 @@ type taken struct {
 	id       timeline.SnapshotID // the new snapshot, or HEAD when nothing changed
 	changed  bool
 	stats    timeline.Stats
-	procs    int    // the processes that ran meanwhile
-	frozen   Frozen // with note.frozen, unless nothing runs; the caller thaws or kills it
-	recorded bool   // the statements of note.with are recorded
+	procs    int       // the processes that ran meanwhile
+	frozen   Frozen    // with note.frozen, unless nothing runs; the caller thaws or kills it
+	since    time.Time // when the processes were frozen
+	recorded bool      // the statements of note.with are recorded
 	memory   *timeline.Memory
 	stood    time.Duration // how long processes were paused for note.memory
 	// The paths that changed, as far as they are listed; which of them were removed; and the files before the change.
@@ -185,7 +186,7 @@ func (c *capturing) release(hold context.Context, failed error) error {
 	case !c.n.frozen || failed != nil:
 		return errors.Join(failed, thaw(hold, c.frozen))
 	default:
-		c.t.frozen = c.frozen
+		c.t.frozen, c.t.since = c.frozen, c.since
 	}
 	return failed
 }

@@ -79,6 +79,7 @@ type fakeBox struct {
 
 	alone    bool           // Ended.Alone of commands
 	suspects layer.Suspects // reported by freezes
+	onRoot   func()         // called by Root of a freeze
 	programs []wire.Program
 	freezes  int
 	hanging  atomic.Int32 // commands that run until the box stops
@@ -445,6 +446,9 @@ func (f fakeFrozen) Save(_ context.Context, dir string) (memory.Programs, error)
 const fakeInit = "the program"
 
 func (f fakeFrozen) Root(context.Context) (*LiveRoot, error) {
+	if f.b.onRoot != nil {
+		f.b.onRoot()
+	}
 	if f.b.rooted != nil {
 		return f.b.rooted, nil
 	}

@@ -246,7 +246,7 @@ func (m *moving) rollback(ctx context.Context) []ledger.Draft {
 // carryOut brings the sandbox to the target, and resumes its processes from memory if it has an image.
 func (m *moving) carryOut(ctx context.Context) (err error) {
 	if m.res.InPlace {
-		m.res.Rewritten, err = m.rewind(context.WithoutCancel(ctx), m.s, m.rec, m.t.frozen, m.to, m.what, m.left)
+		m.res.Rewritten, err = m.rewind(context.WithoutCancel(ctx), m.s, m.rec, m.t, m.to, m.what, m.left)
 		if err == nil {
 			m.Feed.Emit(events.Moved(m.rec, m.res, m.what))
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,11 +35,12 @@ type rewinding struct {
 }
 
 // rewind changes the files of the frozen sandbox to those of a snapshot, moves HEAD there and resumes the processes,
-// also on failure. HEAD was just captured and equals the live root. It returns how many paths were changed.
+// also on failure. present is the capture of HEAD, which equals the live root. It returns how many paths were changed.
 func (e *Engine) rewind(
-	ctx context.Context, s *held, rec *meta.Sandbox, f Frozen, to timeline.SnapshotID, what string,
+	ctx context.Context, s *held, rec *meta.Sandbox, present taken, to timeline.SnapshotID, what string,
 	redo []timeline.SnapshotID,
 ) (paths int, err error) {
+	f := present.frozen
 	if err := e.staysInPlace(ctx, rec, to); err != nil {
 		return 0, errors.Join(err, f.Thaw())
 	}
@@ -46,7 +48,7 @@ func (e *Engine) rewind(
 	if err != nil {
 		return 0, errors.Join(err, f.Thaw())
 	}
-	w, err := e.newRewrite(ctx, rec, f)
+	w, err := e.newRewrite(ctx, rec, present)
 	if err != nil {
 		return 0, errors.Join(err, e.DB.EndIntent(ctx, intent), f.Thaw())
 	}
@@ -160,12 +162,13 @@ type rewrite struct {
 	drv   rootfs.Driver
 	parts []rootspec.Part
 	root  *LiveRoot
-	dir   int // file descriptor of the root
+	since time.Time // when it was frozen
+	dir   int       // file descriptor of the root
 	own   bool
 }
 
-func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w *rewrite, err error) {
-	w = &rewrite{e: e, rec: rec, dir: -1}
+func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, present taken) (w *rewrite, err error) {
+	w = &rewrite{e: e, rec: rec, since: present.since, dir: -1}
 	var live rootfs.Live
 	if w.drv, live, err = e.live(ctx, rec); err != nil {
 		return nil, err
@@ -173,7 +176,7 @@ func (e *Engine) newRewrite(ctx context.Context, rec *meta.Sandbox, f Frozen) (w
 	if w.parts, err = w.drv.Parts(live); err != nil {
 		return nil, err
 	}
-	if w.root, err = f.Root(ctx); err != nil {
+	if w.root, err = present.frozen.Root(ctx); err != nil {
 		return nil, fault.Wrap(err, "reach the live root of sandbox %s", rec.Name)
 	}
 	if !w.drv.Plain() {
@@ -264,9 +267,10 @@ func (w *rewrite) mapped() func(string, uint64) bool {
 	}
 }
 
-// index takes the index of the parts as they are now.
+// index takes the index of the parts as they are now. The next capture compares by content what has changed since the
+// freeze: the rewind, or a process that continued itself in spite of a freeze by signals.
 func (w *rewrite) index(ctx context.Context, s *held) (*layer.Index, error) {
 	ix, err := w.e.Layers.Rescan(ctx,
-		layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain()})
+		layer.CaptureInput{Parts: slices.Clone(w.parts), Index: s.index, Plain: w.drv.Plain(), Now: w.since})
 	return ix, fault.Wrap(err, "scan sandbox %s", w.rec.Name)
 }

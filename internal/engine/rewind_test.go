@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,6 +136,35 @@ func TestRewindInPlace_RollsBackOnFailure(t *testing.T) {
 			t.Fatalf("write %d: %+v, %v", k, again, err)
 		}
 		h.close()
+	}
+}
+
+// TestRewindInPlace_NoticesWriteDuringFreeze checks that the next capture includes what a process wrote after the
+// present was captured, although it was frozen: a freeze by SIGSTOP ends with a SIGCONT that a timer sends. The file is
+// older than what counts as just written when the rewind ends.
+func TestRewindInPlace_NoticesWriteDuringFreeze(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	good := h.run("a", "write", "kept", "good").Head
+	h.run("a", "write", "other", "two")
+	box := h.box("a")
+	box.procs = 1
+	box.onRoot = func() {
+		if err := os.WriteFile(filepath.Join(box.root, "kept"), []byte("evil"), 0o644); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	r, err := h.Checkout(ctx, "a", wire.CheckoutRequest{Node: good, InPlace: true})
+	if err != nil || !r.InPlace || r.Head != good {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if got := h.tree("a")["kept"]; got != "evil" {
+		t.Fatalf("the sandbox shows %q", got)
+	}
+	if c, err := h.Commit(ctx, "a", "after"); err != nil || c.Head == good {
+		t.Errorf("the change is in no snapshot: %+v, %v", c, err)
 	}
 }
 

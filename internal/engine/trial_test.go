@@ -87,7 +87,7 @@ func TestTrial_LeavesTurnsToOthers(t *testing.T) {
 	h.onDir("a")
 	h.onDir("b")
 	if h.TrialsAtOnce() < 2 {
-		t.Skip("needs time: one trial runs at a time on a machine with one processor")
+		t.Skip("needs processors: one trial runs at a time on a machine with one")
 	}
 	within, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup

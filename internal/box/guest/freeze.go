@@ -30,9 +30,11 @@ const resend = 2 * time.Millisecond
 
 // freezer freezes every process. Its methods are called with the turns held for writing.
 //
-// BUG(signals): without a control group, freezing uses SIGSTOP and SIGCONT. A process with a handler for SIGCONT runs
-// it at thaw, and a process that is traced by another inside shows the stop to its tracer. Parents are stopped before
-// their children and continued after them, so that no shell sees a stopped child.
+// BUG(signals): without a control group, freezing uses SIGSTOP and SIGCONT. A timer that sends SIGCONT to its own
+// process (timer_create(2)) continues it: a hostile program can write during a capture and during an in-place rewind.
+// A process with a handler for SIGCONT runs it at thaw, and a process that is traced by another inside shows the stop
+// to its tracer. Parents are stopped before their children and continued after them, so that no shell sees a stopped
+// child.
 type freezer struct {
 	scan    func() (procs.List, error) // lists the processes
 	stopAll func() bool                // stops all processes at once, and reports whether it can

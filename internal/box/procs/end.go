@@ -18,9 +18,9 @@ import (
 const roundsPerScan = 16
 
 // EndDescendants kills and reaps all descendants of this process, which must be a child subreaper (prctl(2)). kill, if
-// it is not nil, is tried first in each round. It returns nil when this process has no child left. That is a proof that
-// there is no descendant: the children of each that exits become children of this process. It returns Timeout if some
-// are left after patience. Nothing else may wait for children of this process whose status is needed.
+// it is not nil, is called first in each round. It returns nil when this process has no child left. Then no descendant
+// is left either: when a descendant exits, its children become children of this process. It returns Timeout if some are
+// left after patience. Nothing else may wait for children of this process whose status is needed.
 //
 // A descendant may fork and exit before the signal arrives, over and over. So the signals go to process groups too,
 // which the kernel signals as a whole, and a round is short.
