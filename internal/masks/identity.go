@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -168,25 +169,30 @@ type Files interface {
 }
 
 // Identities returns the files of two sandboxes that have machine IDs in both which are the sandboxes' own, or which
-// Coppice replaces: they differ because the sandboxes do.
+// Coppice replaces, and that are otherwise equal: they differ because the sandboxes do.
 func Identities(a, b *meta.Sandbox, fa, fb Files) map[string]bool {
 	known := slices.Concat([]string{a.MachineID, b.MachineID}, a.Foreign, b.Foreign)
 	list := map[string]bool{}
 	for _, name := range rootfs.MachineIDFiles() {
-		if hasAny(known, fa, name) && hasAny(known, fb, name) {
+		ofA, inA := besidesAny(known, fa, name)
+		ofB, inB := besidesAny(known, fb, name)
+		if inA && inB && ofA == ofB {
 			list[name] = true
 		}
 	}
 	return list
 }
 
-// hasAny reports whether a file has one of the machine IDs.
-func hasAny(ids []string, files Files, name string) bool {
+// besidesAny reports whether a file has one of the machine IDs, and returns the rest of its text.
+func besidesAny(ids []string, files Files, name string) (rest string, ok bool) {
 	f, err := files.Open(name)
 	if err != nil {
-		return false
+		return "", false
 	}
 	defer f.Close()
-	id, err := rootfs.ReadMachineID(f)
-	return err == nil && id != "" && slices.Contains(ids, id)
+	id, text, err := rootfs.ReadMachineID(f)
+	if err != nil || id == "" || !slices.Contains(ids, id) {
+		return "", false
+	}
+	return strings.Replace(text, id, "", 1), true
 }
