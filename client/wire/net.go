@@ -66,7 +66,7 @@ const (
 )
 
 // NetDropped is the reason of a NetDeny that counts packets whose destinations are unknown.
-const NetDropped = "the queue of the sandbox's link was full: packets were dropped before they were read"
+const NetDropped = "packets were dropped before the gate had read them"
 
 // NetRulesEnded is the reason of a NetPolicy after temporary rules expired.
 const NetRulesEnded = "rules that held for a time have ended"

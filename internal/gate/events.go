@@ -34,7 +34,7 @@ const (
 )
 
 // Dropped is the reason of a KindDeny that counts packets whose destinations are unknown.
-const Dropped = "the queue of the sandbox's link was full: packets were dropped before they were read"
+const Dropped = "packets were dropped before the gate had read them"
 
 // Event is one event at the gate. Name comes from the sandbox, but contains no control bytes and no quotes.
 type Event struct {
