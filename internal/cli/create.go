@@ -36,7 +36,7 @@ root, this requires subordinate IDs (package uidmap); without them root is
 emulated and cannot change files of other users: use --from host-copy then.
 
 A new sandbox has its own machine ID, which is not part of its history, if its
-source has one; --same-identity keeps that of the source.
+source has one, not behind a link; --same-identity keeps that of the source.
 
 In a git repository, a sandbox from host works on a new branch coppice/NAME; see
 docs/git.md. The policy is merged from files and flags; see docs/policy.md. For
