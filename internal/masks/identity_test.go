@@ -40,7 +40,7 @@ func TestStack_HasIdentityOnTop(t *testing.T) {
 	if err != nil || len(ids) != 2 || len(st.Layers) != 3 || st.Identity == "" || st.Layers[0] != st.Identity {
 		t.Fatalf("%+v, %v, %v", st, ids, err)
 	}
-	if text, err := os.ReadFile(st.Identity + "/etc/machine-id"); err != nil || string(text) != first+"\n" {
+	if text, err := os.ReadFile(st.Identity + "/etc/machine-id"); err != nil || string(text) != first {
 		t.Errorf("%q, %v", text, err)
 	}
 	if ids, err := m.MachineIDs(t.Context(), &rec, "b"); err != nil || !slices.Equal(ids, []string{foreign}) {
