@@ -27,17 +27,18 @@ import (
 const maxForeign = 32
 
 // identify gives a new sandbox that starts from the snapshot at of its base its own machine ID in place of those of the
-// base. A base without one has none to replace. The caller holds shape for reading.
+// base. A base without one has none to replace, except the host, which can get one later. The caller holds shape for
+// reading.
 func identify(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
 	rec.MachineID, rec.Foreign = "", nil // those of an earlier attempt with another base
 	if rec.Tier == tierWorkspace {
 		return nil // commands see the host
 	}
 	defer e.masks.Forget(rec.ID)
-	if err := disown(ctx, e, rec, at); err != nil || len(rec.Foreign) == 0 {
+	err := disown(ctx, e, rec, at)
+	if err != nil || len(rec.Foreign) == 0 && !rec.Host {
 		return err
 	}
-	var err error
 	rec.MachineID, err = newMachineID(e.Rand)
 	return err
 }

@@ -25,6 +25,7 @@ type identity struct {
 	at   timeline.SnapshotID
 	mask string // of the stack
 	own  string // the machine ID
+	host string // the machine IDs of the host, if it is the base
 	dir  string // "" if the stack needs none
 }
 
@@ -57,12 +58,21 @@ func (m *Masks) identify(rec *meta.Sandbox, at timeline.SnapshotID, st rootspec.
 	if rec.MachineID == "" {
 		return st, nil
 	}
+	var ofHost []string // now, which need not be those when the sandbox was made
+	if rec.Host {
+		var err error
+		if ofHost, err = rootfs.MachineIDs(rootspec.Stack{Host: true}); err != nil {
+			return st, fault.Wrap(err, "read the host's machine ID")
+		}
+	}
+	host := strings.Join(ofHost, " ")
 	m.mu.Lock()
 	own, known := m.identities[rec.ID]
 	m.mu.Unlock()
-	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID || own.isGone() {
-		own = identity{at: at, mask: st.Mask, own: rec.MachineID}
-		k := rootfs.Identity{Below: st, MachineID: rec.MachineID, Instead: rec.Foreign, ByFiles: m.config.ByFiles}
+	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID || own.host != host || own.isGone() {
+		own = identity{at: at, mask: st.Mask, own: rec.MachineID, host: host}
+		k := rootfs.Identity{Below: st, MachineID: rec.MachineID, Instead: slices.Concat(rec.Foreign, ofHost),
+			ByFiles: m.config.ByFiles}
 		var err error
 		if own.dir, err = k.Make(m.dir()); err != nil {
 			return st, fault.Wrap(err, "replace the machine ID of sandbox %s", rec.Name)
