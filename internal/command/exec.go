@@ -120,8 +120,8 @@ func (r *Runner) open(
 	}
 	o.session, err = o.box.Exec(ctx, req)
 	if fault.Is(err, fault.Unavailable) {
-		// The keeper was idle and exited between the check and the call.
-		again, serr := s.StartOther(ctx, rec)
+		// Usually the keeper was idle and exited between the check and the call.
+		again, serr := s.StartOther(ctx, rec, err)
 		if err = serr; err == nil {
 			o.box = again
 			o.session, err = o.box.Exec(ctx, req)

@@ -100,8 +100,9 @@ type Held interface {
 	// Start starts the box of the sandbox unless it has one, and records the start. The records of more may still be in
 	// progress when it returns; the caller waits for them with Pending.
 	Start(ctx context.Context, rec *meta.Sandbox, more ...audit.Statement) (Box, *audit.Pending, error)
-	// StartOther replaces the box if its keeper has exited.
-	StartOther(ctx context.Context, rec *meta.Sandbox) (Box, error)
+	// StartOther waits until the keeper of the box has exited, which failed announced, and starts another box. If the
+	// keeper continues to run, it returns failed.
+	StartOther(ctx context.Context, rec *meta.Sandbox, failed error) (Box, error)
 	// Capture takes a snapshot if anything has changed. With an error, Taken says whether there is a snapshot
 	// nevertheless: the processes may not have been resumed after it.
 	Capture(ctx context.Context, rec *meta.Sandbox, n Note) (Taken, error)

@@ -104,9 +104,8 @@ func (c commandHeld) Start(
 }
 
 // StartOther implements command.Held.
-func (c commandHeld) StartOther(ctx context.Context, rec *meta.Sandbox) (command.Box, error) {
-	c.h.box = nil
-	return c.e.start(ctx, c.h, rec)
+func (c commandHeld) StartOther(ctx context.Context, rec *meta.Sandbox, failed error) (command.Box, error) {
+	return c.e.restart(ctx, c.h, rec, failed)
 }
 
 // Capture implements command.Held.

@@ -57,9 +57,8 @@ func (h filesHeld) Root(ctx context.Context, rec *meta.Sandbox) (*livefiles.Root
 	}
 	in, err := b.OpenRoot(ctx)
 	if fault.Is(err, fault.Unavailable) {
-		// The keeper was idle and exited between the check and the call.
-		h.s.box = nil
-		if b, err = h.e.start(ctx, h.s, rec); err != nil {
+		// Usually the keeper was idle and exited between the check and the call.
+		if b, err = h.e.restart(ctx, h.s, rec, err); err != nil {
 			return nil, err
 		}
 		in, err = b.OpenRoot(ctx)

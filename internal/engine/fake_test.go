@@ -99,6 +99,7 @@ type fakeBox struct {
 	looked  atomic.Int32  // how many calls of Active there were
 
 	paused   atomic.Bool
+	rootless atomic.Bool  // OpenRoot fails as if the keeper were exiting
 	released atomic.Int32 // how often the gate was opened
 	rekeyed  []string     // guarded by mu; the host names that Rekey was called with
 	rekeyErr error        // guarded by mu; error of the second step of Rekey
@@ -370,6 +371,9 @@ func (b *fakeBox) Net(context.Context) (wire.NetNow, error) {
 	return wire.NetNow{Conns: 1, Asking: b.asking}, nil
 }
 func (b *fakeBox) OpenRoot(context.Context) (*InsideRoot, error) {
+	if b.rootless.Load() {
+		return nil, fault.New(fault.Unavailable, "the monitor does not answer")
+	}
 	u, g := uint32(os.Getuid()), uint32(os.Getgid())
 	if u == 0 {
 		u = b.user

@@ -149,6 +149,29 @@ func TestSnapshotFiles_AreReadWithoutStart(t *testing.T) {
 	}
 }
 
+// TestFiles_KeepsBoxWhoseKeeperRuns checks that a box is replaced only after its keeper has exited, whatever the keeper
+// answers: a second box beside running processes would have the same files, and nothing would stop the first one.
+func TestFiles_KeepsBoxWhoseKeeperRuns(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	h.put("a", "x", "text")
+	b := h.box("a")
+	b.rootless.Store(true)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	opened := make(chan error, 1)
+	go func() { _, err := h.Files.Open(ctx, "a"); opened <- err }()
+	cancel(errors.New("the client waits no longer"))
+	if err := <-opened; err == nil || len(h.boxes.started) != 1 {
+		t.Fatalf("the files were opened in box %d: %v", len(h.boxes.started), err)
+	}
+	go func() { _, err := h.Files.Open(t.Context(), "a"); opened <- err }()
+	b.once.Do(func() { close(b.gone) })
+	if err := <-opened; err != nil || len(h.boxes.started) != 2 {
+		t.Errorf("after the exit there were %d boxes: %v", len(h.boxes.started), err)
+	}
+}
+
 func TestRewind_WaitsForFileWrites(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

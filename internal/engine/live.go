@@ -103,6 +103,27 @@ func (e *Engine) startRecording(
 	return b, e.Book.Begin(ctx, rec, more...), nil
 }
 
+// exits bounds the wait for the exit of a keeper that does not serve anymore. After an exit, its control groups are
+// removed before the box counts as gone.
+const exits = 30 * time.Second
+
+// restart starts another box for a sandbox whose keeper failed to answer with Unavailable. It waits until that keeper
+// has exited. A keeper that continues to run still has the sandbox's processes, so its error failed is returned.
+func (e *Engine) restart(ctx context.Context, s *held, rec *meta.Sandbox, failed error) (Box, error) {
+	if b := e.liveBox(s); b != nil {
+		exited := time.NewTimer(exits)
+		defer exited.Stop()
+		select {
+		case <-b.Gone():
+		case <-exited.C:
+			return nil, failed
+		case <-ctx.Done():
+			return nil, errors.Join(failed, context.Cause(ctx))
+		}
+	}
+	return e.start(ctx, s, rec)
+}
+
 // startBox starts the box of a sandbox that has none. If from is not nil, the processes resume from that memory
 // image.
 func (e *Engine) startBox(

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -30,11 +31,33 @@ const linkFD = 3
 // everything that runs in the sandbox.
 func conduct() int {
 	_ = os.WriteFile("/proc/self/comm", []byte(initlink.ConductorArgv0), 0) // for ps
+	reserveFirstThread()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gvisor:", err)
 		return 1
 	}
 	return 0
+}
+
+// reserveFirstThread keeps the first thread of the process from running any other goroutine, for ever. The keeper opens
+// the sandbox's files below the root of the process, and /proc shows the root of the first thread as that
+// (proc_pid_root(5)). gVisor moves the thread of one of its goroutines to another mount namespace for good
+// (container.OpenMount), which could be any thread.
+func reserveFirstThread() {
+	reserved := make(chan struct{})
+	var try func()
+	try = func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			close(reserved)
+			select {}
+		}
+		go try() // on another thread, since this one stays locked
+		<-reserved
+		runtime.UnlockOSThread()
+	}
+	go try()
+	<-reserved
 }
 
 func run() error {

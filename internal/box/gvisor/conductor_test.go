@@ -3,7 +3,11 @@
 package gvisor
 
 import (
+	"runtime"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -19,4 +23,26 @@ func TestConductor_RefusesForgedMessages(t *testing.T) {
 			t.Errorf("message %q from inside: %v", byte(k), err)
 		}
 	}
+}
+
+// TestReserveFirstThread_RunsNothingElse checks that no goroutine that takes a thread for itself, as those of gVisor that
+// change its namespaces, gets the first one.
+func TestReserveFirstThread_RunsNothingElse(t *testing.T) {
+	t.Parallel()
+	reserveFirstThread()
+	const n = 64
+	var locked, done sync.WaitGroup
+	locked.Add(n)
+	for range n {
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			if unix.Gettid() == unix.Getpid() {
+				t.Error("a goroutine has the first thread")
+			}
+			locked.Done()
+			locked.Wait() // so that each has a thread of its own
+		})
+	}
+	done.Wait()
 }

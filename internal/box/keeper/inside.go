@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"net"
 	"os"
 	"time"
@@ -73,8 +74,11 @@ func (k *keeper) openInside() (int, error) {
 		root += initlink.WorldView
 	}
 	fd, err := unix.Openat(int(k.proc.Fd()), root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return -1, fault.New(fault.Unavailable, "the sandbox's init has exited").Because(err)
+	}
 	if err != nil {
-		return -1, fault.New(fault.Unavailable, "cannot open the sandbox's root").Because(err)
+		return -1, fault.Wrap(err, "open the sandbox's root")
 	}
 	if own, err := sameMount(fd, "/"); err != nil || own {
 		unix.Close(fd)
