@@ -39,8 +39,8 @@ func (g *Gate) discardRest() (n int) {
 }
 
 // reportDropped reports unread packets, and those that were dropped since the last call because a queue was full, that
-// of the link or that of a server of DNS: otherwise a flood would hide other destinations and names. A sentry drops what
-// does not fit before it reaches the link.
+// of the link or that of a server of DNS: otherwise a flood would hide other destinations and names. A sentry drops
+// what does not fit before it reaches the link.
 func (g *Gate) reportDropped(unread int) {
 	g.drops.mu.Lock()
 	defer g.drops.mu.Unlock()

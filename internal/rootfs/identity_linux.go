@@ -21,10 +21,10 @@ import (
 // MachineIDFiles returns the files that have the ID of a machine: machine-id(5). One is often a link to the other.
 func MachineIDFiles() [2]string { return [2]string{"/etc/machine-id", "/var/lib/dbus/machine-id"} }
 
-// Identity is a layer that gives a sandbox its own machine ID. It lies above all layers of a snapshot, and replaces
-// the machine IDs of other machines and sandboxes in the files of the stack below it, and keeps what follows them. A
-// file that is missing, or that has another ID, which the sandbox has set itself, is not replaced. Because it is a layer like any other, it applies
-// to every reader of a stack, the sandbox can change the files, and captures find no change.
+// Identity is a layer that gives a sandbox its own machine ID. It lies above all layers of a snapshot, and replaces the
+// machine IDs of other machines and sandboxes in the files of the stack below it, and keeps what follows them. A file
+// that is missing, or that has another ID, which the sandbox has set itself, is not replaced. Because it is a layer
+// like any other, it applies to every reader of a stack, the sandbox can change the files, and captures find no change.
 type Identity struct {
 	// Below is the stack below the layer.
 	Below rootspec.Stack
