@@ -105,7 +105,7 @@ func (c commandHeld) Start(
 
 // StartOther implements command.Held.
 func (c commandHeld) StartOther(ctx context.Context, rec *meta.Sandbox, failed error) (command.Box, error) {
-	return c.e.restart(ctx, c.h, rec, failed)
+	return restart(ctx, c.e, c.h, rec, failed)
 }
 
 // Capture implements command.Held.

@@ -58,7 +58,7 @@ func (h filesHeld) Root(ctx context.Context, rec *meta.Sandbox) (*livefiles.Root
 	in, err := b.OpenRoot(ctx)
 	if fault.Is(err, fault.Unavailable) {
 		// Usually the keeper was idle and exited between the check and the call.
-		if b, err = h.e.restart(ctx, h.s, rec, err); err != nil {
+		if b, err = restart(ctx, h.e, h.s, rec, err); err != nil {
 			return nil, err
 		}
 		in, err = b.OpenRoot(ctx)

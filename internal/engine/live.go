@@ -109,7 +109,7 @@ const exits = 30 * time.Second
 
 // restart starts another box for a sandbox whose keeper failed to answer with Unavailable. It waits until that keeper
 // has exited. A keeper that continues to run still has the sandbox's processes, so its error failed is returned.
-func (e *Engine) restart(ctx context.Context, s *held, rec *meta.Sandbox, failed error) (Box, error) {
+func restart(ctx context.Context, e *Engine, s *held, rec *meta.Sandbox, failed error) (Box, error) {
 	if b := e.liveBox(s); b != nil {
 		exited := time.NewTimer(exits)
 		defer exited.Stop()
