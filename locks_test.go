@@ -225,6 +225,14 @@ func (s *lockSource) steps(n ast.Node) (steps []lockEvent) {
 				steps = append(steps, lockEvent{n.Pos(), "lock", lock})
 			}
 		case *ast.CallExpr:
+			if name := types.ExprString(n.Fun); name == "LockShape" || name == "upkeep.LockShape" {
+				at := n.Args[1]
+				if address, ok := at.(*ast.UnaryExpr); ok {
+					at = address.X
+				}
+				steps = append(steps, lockEvent{n.Pos(), "lock", s.lockOf(at)})
+				return false
+			}
 			sel, ok := n.Fun.(*ast.SelectorExpr)
 			if !ok {
 				if id, ok := n.Fun.(*ast.Ident); ok {

@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/upkeep"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
 
@@ -111,7 +112,10 @@ func (e *Engine) takeAway(ctx context.Context, rec *meta.Sandbox, box Box) error
 	if err != nil {
 		return err
 	}
-	e.shape.Lock()
+	if err := upkeep.LockShape(ctx, &e.shape); err != nil {
+		left(err)
+		return err
+	}
 	unused, err := e.DB.DeleteSandbox(ctx, rec.ID)
 	if err == nil {
 		if err := e.masks.Removed(ctx, rec); err != nil {

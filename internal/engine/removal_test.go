@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,6 +86,30 @@ func TestRemove_RecordsLossesOfFullDisk(t *testing.T) {
 		if kinds := h.kinds(id); network != 3 || denials != 2 || !strings.HasSuffix(kinds, "lost lost delete") {
 			t.Errorf("%d of 3 gate events and %d of 2 refused calls are recorded as lost: %s", network, denials, kinds)
 		}
+	}
+}
+
+// TestRemove_BlocksNoOtherSandbox removes a sandbox while the layers are read for long, as by a rewind in place of many
+// files. Others go on.
+func TestRemove_BlocksNoOtherSandbox(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.onDir("a")
+	h.onDir("b")
+	h.shape.RLock()
+	removed := make(chan error, 1)
+	go func() { _, err := h.Remove(t.Context(), []string{"a"}, true); removed <- err }()
+	for i := range 50 { // a writer that queued would block one of them
+		h.run("b", "write", "f", strconv.Itoa(i))
+	}
+	select {
+	case err := <-removed:
+		t.Fatalf("removed while the layers were read: %v", err)
+	default:
+	}
+	h.shape.RUnlock()
+	if err := <-removed; err != nil {
+		t.Error(err)
 	}
 }
 

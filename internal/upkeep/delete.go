@@ -21,7 +21,9 @@ func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head str
 		return "", err
 	}
 	defer release()
-	u.shape.Lock()
+	if err := LockShape(ctx, u.shape); err != nil {
+		return "", err
+	}
 	defer u.shape.Unlock()
 	h, err := u.config.DB.History(ctx, rec.ID)
 	if err != nil {

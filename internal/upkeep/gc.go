@@ -54,7 +54,9 @@ func (u *Upkeep) collectGarbage(
 			return res, err
 		}
 	}
-	u.shape.Lock()
+	if err := LockShape(ctx, u.shape); err != nil {
+		return res, err
+	}
 	defer u.shape.Unlock()
 	dead, err := u.config.DB.Unreferenced(ctx, bases.HostCopyKey)
 	if err != nil {
@@ -266,7 +268,9 @@ func (u *Upkeep) retainIn(
 	for i, id := range drop {
 		if !dry {
 			progress(wire.Progress{Phase: "drop", Unit: "snapshots", Done: int64(i), Total: int64(len(drop))})
-			u.shape.Lock()
+			if err := LockShape(ctx, u.shape); err != nil {
+				return err
+			}
 			err := u.takeOut(ctx, &rec, id, retention, u.config.DB.DropSnapshot)
 			u.shape.Unlock()
 			if fault.Is(err, fault.Conflict) {
