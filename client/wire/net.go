@@ -65,6 +65,9 @@ const (
 	DecoyMany   = "decoys were opened more often than could be counted"
 )
 
+// NetDropped is the reason of a NetDeny that counts packets whose destinations are unknown.
+const NetDropped = "packets were dropped before the gate had read them"
+
 // NetRulesEnded is the reason of a NetPolicy after temporary rules expired.
 const NetRulesEnded = "rules that held for a time have ended"
 

@@ -37,6 +37,9 @@ type CreateRequest struct {
 	// labels, for its clients to find it by: see docs/LIMITS.md; with From a sandbox, they are added to its labels
 	Labels map[string]string `json:"labels,omitempty"`
 
+	// the sandbox keeps the machine ID of its source, and with From a sandbox its SSH host keys; otherwise it gets its own
+	SameIdentity bool `json:"same_identity,omitempty"`
+
 	Repo *RepoRequest `json:"repo,omitempty"` // the git repository to work on
 	// absolute path, on the daemon's host, of the directory that its commands will work in. If the host is the
 	// source, a warning reports what they cannot change there; in tier workspace, which has no root, the sandbox is

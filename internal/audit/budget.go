@@ -109,11 +109,15 @@ func charge(by format.Observer, body format.Body) (c Class, n int64, ok bool) {
 			c = ClassRefusals
 		}
 	case *format.Lost:
-		if by != format.ByKeeper || b.Of != string(format.KindDenial) {
+		switch {
+		case by == format.ByGate && b.Of == string(format.KindNetwork):
+			c = ClassDenials
+		case by != format.ByKeeper || b.Of != string(format.KindDenial):
 			return 0, 0, false // the daemon's own records, which are few
-		}
-		if c = ClassRefusals; b.Reason == wire.RefusedFiles {
+		case b.Reason == wire.RefusedFiles:
 			c = ClassFiles
+		default:
+			c = ClassRefusals
 		}
 	case *format.Network:
 		switch {

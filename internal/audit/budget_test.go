@@ -79,6 +79,7 @@ func TestCharge(t *testing.T) {
 		{format.ByKernel, &format.Denial{Syscall: "open", Op: wire.FileRead, Path: "/etc/shadow"}, ClassFiles},
 		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9}, ClassRefusals},
 		{format.ByKeeper, &format.Lost{Of: string(format.KindDenial), Count: 9, Reason: wire.RefusedFiles}, ClassFiles},
+		{format.ByGate, &format.Lost{Of: string(format.KindNetwork), Count: 9, Reason: wire.NetDropped}, ClassDenials},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictDeny, Reason: "no rule"}, ClassDenials},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictAsk}, ClassDenials},
 		{format.ByGate, &format.Network{Verdict: wire.VerdictAllow}, ClassNetwork},

@@ -83,6 +83,11 @@ func evidence(ev wire.NetEvent, n int64, clean func(string) string) (t Evidence,
 			ev.Reason == wire.NetRulesEnded
 	case wire.NetRefused:
 		return refused(ev, n, clean), true
+	case wire.NetDeny:
+		if ev.Reason == wire.NetDropped { // a denial without a destination would count as one
+			return Evidence{By: format.ByGate,
+				Body: &format.Lost{Of: string(format.KindNetwork), Count: n, Reason: ev.Reason}}, true
+		}
 	case wire.NetDecoy:
 		if ev.Place() == "" {
 			return Evidence{By: format.ByKeeper,

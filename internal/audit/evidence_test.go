@@ -66,6 +66,19 @@ func TestEvidenceOf_RefusedFilesAreDenials(t *testing.T) {
 	}
 }
 
+func TestEvidenceOf_DroppedPacketsAreLost(t *testing.T) {
+	t.Parallel()
+	dropped := wire.NetEvent{Kind: wire.NetDeny, Verdict: wire.VerdictDeny, Reason: wire.NetDropped, Count: 30}
+	denied := wire.NetEvent{Kind: wire.NetDeny, Verdict: wire.VerdictDeny, Reason: "no rule", Addr: "192.0.2.1"}
+	got := EvidenceOf([]wire.NetEvent{dropped, denied, dropped}, same)
+	if len(got) != 2 || got[0].By != format.ByGate {
+		t.Fatalf("%+v", got)
+	}
+	if b := got[0].Body.(*format.Lost); *b != (format.Lost{Of: "network", Count: 60, Reason: wire.NetDropped}) {
+		t.Errorf("%+v", b)
+	}
+}
+
 // TestEvidenceOf_DropsNothing checks that records count all events, however events are cut into batches, and that
 // isEvidence recognizes each of these records.
 func TestEvidenceOf_DropsNothing(t *testing.T) {
@@ -76,9 +89,10 @@ func TestEvidenceOf_DropsNothing(t *testing.T) {
 	event := rapid.Custom(func(t *rapid.T) wire.NetEvent {
 		return wire.NetEvent{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), Name: text.Draw(t, "name"),
 			Decoy: text.Draw(t, "decoy"), Syscall: text.Draw(t, "syscall"),
-			Op:     text.Draw(t, "op"),
-			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedFiles, wire.RefusedKilled}).Draw(t, "reason"),
-			Count:  rapid.IntRange(0, 9).Draw(t, "count"), PID: rapid.IntRange(0, 3).Draw(t, "pid"),
+			Op: text.Draw(t, "op"),
+			Reason: rapid.SampledFrom([]string{"", wire.RefusedUntold, wire.RefusedFiles, wire.RefusedKilled,
+				wire.NetDropped}).Draw(t, "reason"),
+			Count: rapid.IntRange(0, 9).Draw(t, "count"), PID: rapid.IntRange(0, 3).Draw(t, "pid"),
 			Time: time.Unix(int64(rapid.IntRange(0, 9).Draw(t, "time")), 0)}
 	})
 	rapid.Check(t, func(t *rapid.T) {

@@ -104,6 +104,9 @@ call('sched_setattr', int(PID), attr, 0); through(1)`},
 		code: "through(syscall(NR['mq_unlink'], b'coppice-test-none') == 0 or ctypes.get_errno() == 2)"},
 	{name: "attributes of a file", code: "os.setxattr(C + '/precious', 'user.attack', b'x'); through(1)"},
 	{name: "attributes of a directory", code: "os.setxattr(C, 'user.overlay.opaque', b'y'); through(1)"},
+	{name: "inode flags of a file", walled: true, code: `
+attr = ctypes.create_string_buffer(struct.pack('=QIIII', 0x80, 0, 0, 0, 0))
+through(syscall(NR['file_setattr'], -100, (C + '/precious').encode(), attr, 24, 0) == 0)`},
 	{name: "attributes of a file by a link", code: `
 os.symlink(C + '/precious', 'attributes'); os.setxattr('attributes', 'user.attack', b'x'); through(1)`},
 	{name: "attributes of a file by a descriptor", code: `
@@ -193,11 +196,11 @@ libc = ctypes.CDLL(None, use_errno=True)
 syscall = libc.syscall
 NR = {'ptrace': 101, 'unshare': 272, 'keyctl': 250, 'bpf': 321, 'ioctl': 16, 'tkill': 200, 'tgkill': 234,
       'rt_sigqueueinfo': 129, 'rt_tgsigqueueinfo': 297, 'pidfd_send_signal': 424, 'pidfd_open': 434, 'clone': 56,
-      'mq_unlink': 241, 'ioprio_set': 251, 'sched_setattr': 314}
+      'mq_unlink': 241, 'ioprio_set': 251, 'sched_setattr': 314, 'file_setattr': 469}
 if os.uname().machine == 'aarch64':
     NR = {'ptrace': 117, 'unshare': 97, 'keyctl': 219, 'bpf': 280, 'ioctl': 29, 'tkill': 130, 'tgkill': 131,
           'rt_sigqueueinfo': 138, 'rt_tgsigqueueinfo': 240, 'pidfd_send_signal': 424, 'pidfd_open': 434, 'clone': 220,
-          'mq_unlink': 181, 'ioprio_set': 30, 'sched_setattr': 274}
+          'mq_unlink': 181, 'ioprio_set': 30, 'sched_setattr': 274, 'file_setattr': 469}
 C, RUN, PID, ABSTRACT, PTS, PORT = (os.environ.get(k, '') for k in ('C', 'RUN', 'PID', 'ABSTRACT', 'PTS', 'PORT'))
 def through(x):
     if x:

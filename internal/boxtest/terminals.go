@@ -43,15 +43,13 @@ var terminals = []check{
 		b := tier.Start(t)
 		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-i"}, TTY: true, Stdin: true, Env: []string{"PS1=> ", "ENV="}})
 		WaitOutput(t, s, "> ")
-		Send(t, s, wire.FrameStdin, []byte("echo be''gun; sleep 1000\n"))
+		Send(t, s, wire.FrameStdin, []byte(inForeground))
 		WaitOutput(t, s, "begun")
-		b.inForeground(t)
 		Send(t, s, wire.FrameStdin, []byte{3})
 		Send(t, s, wire.FrameStdin, []byte("echo code-$?\n"))
 		WaitOutput(t, s, "code-130")
-		Send(t, s, wire.FrameStdin, []byte("echo be''gun; sleep 1000\n"))
+		Send(t, s, wire.FrameStdin, []byte(inForeground))
 		WaitOutput(t, s, "begun")
-		b.inForeground(t)
 		Send(t, s, wire.FrameSignal, wire.Signal{Name: "INT"})
 		b.procs(t, 1) // in tier gvisor the signal is typed, which discards earlier input
 		Send(t, s, wire.FrameStdin, []byte("echo code-$?\n"))
@@ -136,13 +134,9 @@ var terminals = []check{
 	}},
 }
 
-// inForeground waits until a shell has started its command, and a little longer: it is not visible from outside when
-// the command gets the terminal.
-func (b *Box) inForeground(t *testing.T) {
-	t.Helper()
-	b.procs(t, 2)
-	time.Sleep(100 * time.Millisecond)
-}
+// inForeground is a line for a shell with job control. A child of such a shell takes the terminal before it executes a
+// program, so the program that prints "begun" has it. The shell itself could print it before.
+const inForeground = "sh -c 'echo be\"\"gun; exec sleep 1000'\n"
 
 // procs waits until the box has that many processes.
 func (b *Box) procs(t *testing.T, want int) {

@@ -35,6 +35,9 @@ With --user root, commands run as root in the sandbox. Unless the daemon is
 root, this requires subordinate IDs (package uidmap); without them root is
 emulated and cannot change files of other users: use --from host-copy then.
 
+A new sandbox has its own machine ID, which is not part of its history, if its
+source has one, not behind a link; --same-identity keeps that of the source.
+
 In a git repository, a sandbox from host works on a new branch coppice/NAME; see
 docs/git.md. The policy is merged from files and flags; see docs/policy.md. For
 limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history;
@@ -107,6 +110,8 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 	f.StringVar(&mk.req.Net, "net", "", "network mode: off (default), rules (what the policy allows), host")
 	f.StringArrayVarP(&mk.req.Env, "env", "e", nil,
 		"set an environment variable for all commands, `K=V`; K alone passes the current value")
+	f.BoolVar(&mk.req.SameIdentity, "same-identity", false,
+		"keep the machine ID of the source; of a sandbox, also its SSH host keys")
 	mk.labels.flag(cmd, "label the sandbox, `KEY=VALUE`; repeatable; see \"coppice help ls\"")
 	f.StringVar(&mk.req.Self, "self", "",
 		"operations allowed from inside, at "+wire.SelfSocket+

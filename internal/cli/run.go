@@ -129,6 +129,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	for _, name := range []string{
 		"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask",
 		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo", "label",
+		"same-identity",
 	} {
 		if cmd.Flags().Changed(name) {
 			return usagef("--in %s and --%s are mutually exclusive", r.in, name)

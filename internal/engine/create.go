@@ -67,9 +67,6 @@ func (e *Engine) Create(
 		return wire.Sandbox{}, err
 	}
 	err = ignorable(ctx, e, &rec, base.Top)
-	if err == nil && rec.Root == "/" {
-		err = identifyHost(ctx, e, &rec, base.Top)
-	}
 	e.masks.Forget(rec.ID)
 	if err != nil {
 		return wire.Sandbox{}, err
@@ -93,8 +90,13 @@ func (e *Engine) Create(
 		if req.From.Kind == wire.SourceTar {
 			again = nil // an archive is read once
 		}
-		err = e.createBare(ctx, &rec, &base, again)
+		err = e.createBare(ctx, &rec, &base, !req.SameIdentity, again)
 	} else {
+		if !req.SameIdentity {
+			if err := identifyAbove(ctx, e, &rec, base.Top); err != nil {
+				return wire.Sandbox{}, err
+			}
+		}
 		var more, moreWarnings []string
 		more, moreWarnings, err = e.trees.Create(ctx, work, &rec, base, progress)
 		notes, warnings = append(notes, more...), append(warnings, moreWarnings...)
@@ -114,12 +116,12 @@ func (e *Engine) Create(
 	return out, nil
 }
 
-// createBare records a sandbox whose first snapshot equals its base. again finds or imports the base again if garbage
-// collection removed it in the meantime; it is nil if that is impossible.
-func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, again func() error) error {
+// createBare records a sandbox whose first snapshot equals its base, with its own machine ID if fresh. again finds or
+// imports the base again if garbage collection removed it in the meantime; it is nil if that is impossible.
+func (e *Engine) createBare(ctx context.Context, rec *meta.Sandbox, on *base, fresh bool, again func() error) error {
 	for range createTries {
 		rec.Base = on.ID
-		if gone, err := recordOn(ctx, e, rec, on); err != nil || !gone {
+		if gone, err := recordOn(ctx, e, rec, on, fresh); err != nil || !gone {
 			return err
 		}
 		if again == nil {
@@ -138,12 +140,17 @@ const createTries = 3
 
 // recordOn is one attempt of createBare. gone reports that the base was removed before shape was held. No base is
 // removed while shape is held.
-func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base) (gone bool, err error) {
+func recordOn(ctx context.Context, e *Engine, rec *meta.Sandbox, on *base, fresh bool) (gone bool, err error) {
 	e.shape.RLock()
 	defer e.shape.RUnlock()
 	if on.Top != "" {
 		if there, err := e.DB.HasSnapshot(ctx, on.Top); err != nil || !there {
 			return !there, err
+		}
+	}
+	if fresh {
+		if err := identify(ctx, e, rec, on.Top); err != nil {
+			return false, err
 		}
 	}
 	first, err := e.first(ctx, rec, on.Top, timeline.CauseImport, "from "+on.Label)
@@ -394,7 +401,7 @@ func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.S
 	if err := lifetime.Configure(new(meta.Config), given, e.Now()); err != nil {
 		return wire.Sandbox{}, err
 	}
-	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy, Labels: req.Labels}
+	f := wire.ForkRequest{At: req.From.Ref, N: 1, Policy: req.Policy, Labels: req.Labels, SameIdentity: req.SameIdentity}
 	if req.Tier != "auto" {
 		f.Tier = req.Tier
 	}

@@ -89,7 +89,7 @@ func (e *Engine) fork(
 		if rec.ID, err = timeline.NewSandboxID(e.Rand); err != nil {
 			return res, at, err
 		}
-		if fresh && len(rec.Foreign) > 0 {
+		if fresh && (len(rec.Foreign) > 0 || rec.Host) {
 			if rec.MachineID, err = newMachineID(e.Rand); err != nil {
 				return res, at, err
 			}

@@ -222,7 +222,7 @@ func TestCreate_ReimportsBaseRemovedByGC(t *testing.T) {
 				t.Fatal(err)
 			}
 			again := 0
-			err = f.createBare(ctx, &rec, &on, func() error {
+			err = f.createBare(ctx, &rec, &on, true, func() error {
 				again++
 				on, err = f.Bases.For(ctx, req, tierProcess, ignore)
 				return err

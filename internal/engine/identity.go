@@ -26,18 +26,28 @@ import (
 // one in its files; others are there if a program copied them.
 const maxForeign = 32
 
-// identifyHost gives a sandbox from the host, or a copy of it, that starts from the snapshot at, its own machine ID
-// in place of that of the host.
-func identifyHost(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
+// identify gives a new sandbox that starts from the snapshot at of its base its own machine ID in place of those of the
+// base. A base without one has none to replace, except the host, which can get one later. The caller holds shape for
+// reading.
+func identify(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
+	rec.MachineID, rec.Foreign = "", nil // those of an earlier attempt with another base
 	if rec.Tier == tierWorkspace {
 		return nil // commands see the host
 	}
-	if err := disown(ctx, e, rec, at); err != nil || len(rec.Foreign) == 0 {
+	defer e.masks.Forget(rec.ID)
+	err := disown(ctx, e, rec, at)
+	if err != nil || len(rec.Foreign) == 0 && !rec.Host {
 		return err
 	}
-	var err error
 	rec.MachineID, err = newMachineID(e.Rand)
 	return err
+}
+
+// identifyAbove is identify for a sandbox whose first snapshot is made above that of its base.
+func identifyAbove(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
+	e.shape.RLock()
+	defer e.shape.RUnlock()
+	return identify(ctx, e, rec, at)
 }
 
 // identifyForks prepares the record that forks of a sandbox at a snapshot are made from: the machine IDs that the
@@ -46,11 +56,11 @@ func identifyForks(ctx context.Context, e *Engine, parent *meta.Sandbox, at time
 	if parent.Tier == tierWorkspace {
 		return nil
 	}
+	e.shape.RLock()
+	defer e.shape.RUnlock()
 	if err := disown(ctx, e, parent, at); err != nil {
 		return err
 	}
-	e.shape.RLock()
-	defer e.shape.RUnlock()
 	st, _, err := e.masks.Stack(ctx, parent, at)
 	if err != nil {
 		return err
@@ -69,9 +79,8 @@ func identifyForks(ctx context.Context, e *Engine, parent *meta.Sandbox, at time
 }
 
 // disown adds the machine ID of a sandbox, and those in the files of a snapshot, to the ones that are not its own.
+// The caller holds shape for reading.
 func disown(ctx context.Context, e *Engine, rec *meta.Sandbox, at timeline.SnapshotID) error {
-	e.shape.RLock()
-	defer e.shape.RUnlock()
 	ids, err := e.masks.MachineIDs(ctx, rec, at)
 	if err != nil {
 		return err

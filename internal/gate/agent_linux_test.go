@@ -353,6 +353,21 @@ var orders = map[string]func(args []string, data []byte) ([]byte, error){
 		all.Wait()
 		return strconv.AppendInt(nil, ok.Load(), 10), nil
 	},
+	// datagrams ADDRESS N: sends N datagrams with data and waits for no answer
+	"datagrams": func(a []string, data []byte) ([]byte, error) {
+		c, err := dialName("udp", a[0])
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		n, _ := strconv.Atoi(a[1])
+		for range n {
+			if _, err := c.Write(data); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	},
 	// many ADDRESS N: opens N connections, keeps them, and returns how many succeeded
 	"many": func(a []string, _ []byte) ([]byte, error) {
 		n, _ := strconv.Atoi(a[1])

@@ -33,6 +33,9 @@ const (
 	DecoyAsked = "a token of it is in a name that was asked for"
 )
 
+// Dropped is the reason of a KindDeny that counts packets whose destinations are unknown.
+const Dropped = "packets were dropped before the gate had read them"
+
 // Event is one event at the gate. Name comes from the sandbox, but contains no control bytes and no quotes.
 type Event struct {
 	Time    time.Time
@@ -170,7 +173,9 @@ func (j *journal) queueLocked(e Event) bool {
 	}
 }
 
-// deny reports a denial; it only counts it if the same one was just reported or the queue is full.
+// deny reports a denial that occurred e.Count times, or once if that is 0; it only counts it if the same one was just
+// reported or the queue is full. Dropped has its own count even beyond the limit: the flood that reaches the limit
+// must not hide it.
 func (j *journal) deny(e Event) {
 	if e.Kind != KindDecoy {
 		e.Kind = KindDeny
@@ -187,14 +192,15 @@ func (j *journal) deny(e Event) {
 		return
 	}
 	t := j.denied[k]
-	if t == nil && len(j.denied) >= limit.JournalDenials {
+	n := max(e.Count, 1)
+	if t == nil && len(j.denied) >= limit.JournalDenials && e.Reason != Dropped {
 		k = denial{reason: "others"}
 		if t = j.denied[k]; t == nil {
 			t = &tally{last: Event{Kind: KindDeny, Reason: "too many different denials to record each"}, since: e.Time}
 			j.denied[k] = t
 		}
 		t.last.Time = e.Time
-		t.count++
+		t.count += n
 		return
 	}
 	if t == nil {
@@ -205,7 +211,7 @@ func (j *journal) deny(e Event) {
 		}
 	}
 	t.last.Time = e.Time
-	t.count++
+	t.count += n
 }
 
 // sweep reports the counts of denials that were repeated some time ago.

@@ -90,6 +90,30 @@ func TestJournal_SettleReportsDenials(t *testing.T) {
 	wait()
 }
 
+// TestJournal_CountsDroppedBeyondLimit checks that the flood which reaches the limit of different denials does not hide
+// the number of packets that were dropped.
+func TestJournal_CountsDroppedBeyondLimit(t *testing.T) {
+	t.Parallel()
+	dropped := 0
+	c := &clock{now: noon}
+	j, wait := newJournal(c.Now, func(e Event) {
+		if e.Reason == Dropped {
+			dropped += e.Count
+		}
+	})
+	for i := range limit.JournalDenials + 1 {
+		j.deny(Event{Proto: TCP, Port: uint16(i), Reason: "no"})
+	}
+	for range 3 {
+		j.deny(Event{Reason: Dropped, Count: 7})
+	}
+	j.close()
+	wait()
+	if dropped != 21 {
+		t.Errorf("%d of 21 dropped packets were reported", dropped)
+	}
+}
+
 func TestJournal_IsBounded(t *testing.T) {
 	t.Parallel()
 	var got []Event

@@ -151,6 +151,7 @@ type Gate struct {
 	lingering []*lingerer        // guarded by mu
 	wg        sync.WaitGroup     // every goroutine; Add only under mu and before closed
 	closing   sync.Once
+	drops     drops
 }
 
 // counts are the counters of Stats.
@@ -304,6 +305,7 @@ func (g *Gate) tick(ctx context.Context) {
 		g.pins.sweep(now)
 		g.journal.sweep(now)
 		g.desk.sweep(now)
+		g.reportDropped(0)
 		g.sweepFlows()
 		g.sweepLingering(false)
 	}

@@ -82,11 +82,13 @@ func (r *resolver) answer(ctx context.Context, m []byte, over int) []byte {
 	if over > 0 {
 		most = over
 	}
+	if !ok {
+		r.deny(q, Decision{Reason: "the query is malformed or of a kind that is not answered"})
+	}
 	if !due {
 		return nil
 	}
 	if !ok {
-		r.deny(q, Decision{Reason: "the query is malformed or of a kind that is not answered"})
 		return q.reply(fail, nil, 0, most)
 	}
 	if err := r.tokens.name(q.text); err != nil {

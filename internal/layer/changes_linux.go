@@ -62,8 +62,9 @@ type Ignored struct {
 	// the rest either, so two more things do not count: the owner's permissions, if they are those of that user, and
 	// attributes, except emulated owners.
 	Roots  map[string]bool
-	Owners bool            // the owner of a directory does not count
-	Files  map[string]bool // absolute paths of regular files whose differences do not count
+	Owners bool // the owner of a directory does not count
+	// Files are absolute paths of regular files of which only the permissions count, if they are regular in both.
+	Files map[string]bool
 }
 
 // errMore ends a comparison that has reported as many changes as allowed.
@@ -351,7 +352,7 @@ func (d *differ) entry(ma, mb *mdir, fa, fb *found, t touchedDir, tf *found, at 
 		}
 		return d.descend(ma, mb, fa, fb, t, tf, at, depth)
 	}
-	if d.ignore.Files[fb.path()] && fa.st.Mode&unix.S_IFMT == unix.S_IFREG && fb.st.Mode&unix.S_IFMT == unix.S_IFREG {
+	if d.ignore.Files[fb.path()] && fa.st.Mode&unix.S_IFMT == unix.S_IFREG && fa.st.Mode == fb.st.Mode {
 		return nil
 	}
 	same, err := sameFound(d.ctx, fa, fb, !d.timeless)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -24,6 +25,7 @@ type identity struct {
 	at   timeline.SnapshotID
 	mask string // of the stack
 	own  string // the machine ID
+	host string // the machine IDs of the host, if it is the base
 	dir  string // "" if the stack needs none
 }
 
@@ -56,12 +58,21 @@ func (m *Masks) identify(rec *meta.Sandbox, at timeline.SnapshotID, st rootspec.
 	if rec.MachineID == "" {
 		return st, nil
 	}
+	var ofHost []string // now, which need not be those when the sandbox was made
+	if rec.Host {
+		var err error
+		if ofHost, err = rootfs.MachineIDs(rootspec.Stack{Host: true}); err != nil {
+			return st, fault.Wrap(err, "read the host's machine ID")
+		}
+	}
+	host := strings.Join(ofHost, " ")
 	m.mu.Lock()
 	own, known := m.identities[rec.ID]
 	m.mu.Unlock()
-	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID || own.isGone() {
-		own = identity{at: at, mask: st.Mask, own: rec.MachineID}
-		k := rootfs.Identity{Below: st, MachineID: rec.MachineID, Instead: rec.Foreign, ByFiles: m.config.ByFiles}
+	if !known || own.at != at || own.mask != st.Mask || own.own != rec.MachineID || own.host != host || own.isGone() {
+		own = identity{at: at, mask: st.Mask, own: rec.MachineID, host: host}
+		k := rootfs.Identity{Below: st, MachineID: rec.MachineID, Instead: slices.Concat(rec.Foreign, ofHost),
+			ByFiles: m.config.ByFiles}
 		var err error
 		if own.dir, err = k.Make(m.dir()); err != nil {
 			return st, fault.Wrap(err, "replace the machine ID of sandbox %s", rec.Name)
@@ -168,25 +179,30 @@ type Files interface {
 }
 
 // Identities returns the files of two sandboxes that have machine IDs in both which are the sandboxes' own, or which
-// Coppice replaces: they differ because the sandboxes do.
+// Coppice replaces, and that are otherwise equal: they differ because the sandboxes do.
 func Identities(a, b *meta.Sandbox, fa, fb Files) map[string]bool {
 	known := slices.Concat([]string{a.MachineID, b.MachineID}, a.Foreign, b.Foreign)
 	list := map[string]bool{}
 	for _, name := range rootfs.MachineIDFiles() {
-		if hasAny(known, fa, name) && hasAny(known, fb, name) {
+		ofA, inA := besidesAny(known, fa, name)
+		ofB, inB := besidesAny(known, fb, name)
+		if inA && inB && ofA == ofB {
 			list[name] = true
 		}
 	}
 	return list
 }
 
-// hasAny reports whether a file has one of the machine IDs.
-func hasAny(ids []string, files Files, name string) bool {
+// besidesAny reports whether a file has one of the machine IDs, and returns the rest of its text.
+func besidesAny(ids []string, files Files, name string) (rest string, ok bool) {
 	f, err := files.Open(name)
 	if err != nil {
-		return false
+		return "", false
 	}
 	defer f.Close()
-	id, err := rootfs.ReadMachineID(f)
-	return err == nil && id != "" && slices.Contains(ids, id)
+	id, text, err := rootfs.ReadMachineID(f)
+	if err != nil || id == "" || !slices.Contains(ids, id) {
+		return "", false
+	}
+	return strings.Replace(text, id, "", 1), true
 }

@@ -10,10 +10,35 @@ import (
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
+	"github.com/coppice-dev/coppice/internal/rootfs"
+	"github.com/coppice-dev/coppice/internal/rootspec"
 	"github.com/coppice-dev/coppice/internal/sandbox"
 	"github.com/coppice-dev/coppice/internal/stacks"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
+
+// TestStack_ReplacesIDThatTheHostHasNow checks that a sandbox from the host does not see the host's machine ID if that
+// was another one when the sandbox was made.
+func TestStack_ReplacesIDThatTheHostHasNow(t *testing.T) {
+	t.Parallel()
+	m, _ := newMasks(t, hides{covered: policies.Covered{Hide: []string{"/usr"}}})
+	m.config.Stacks = stacks.New(two{}, func(timeline.LayerID) string { return t.TempDir() })
+	rec := meta.Sandbox{ID: "0123456789ab", Config: meta.Config{Host: true, MachineID: strings.Repeat("1", 32),
+		Foreign: []string{strings.Repeat("f", 32)}}}
+	ids, err := rootfs.MachineIDs(rootspec.Stack{Host: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, _, err := m.Stack(t.Context(), &rec, "b")
+	if err != nil || (st.Identity == "") != (len(ids) == 0) { // a host without an ID has none to hide
+		t.Fatalf("%+v, %v", st, err)
+	}
+	shown, err := rootfs.MachineIDs(st)
+	if err != nil || len(ids) > 0 && !slices.Equal(shown, []string{rec.MachineID}) {
+		t.Errorf("%q, %v", shown, err)
+	}
+}
 
 // TestStack_HasIdentityOnTop checks where the identity layer of a sandbox is, that each sandbox with a stack has its
 // own, and that a sweep keeps the one that may be mounted.
@@ -40,7 +65,7 @@ func TestStack_HasIdentityOnTop(t *testing.T) {
 	if err != nil || len(ids) != 2 || len(st.Layers) != 3 || st.Identity == "" || st.Layers[0] != st.Identity {
 		t.Fatalf("%+v, %v, %v", st, ids, err)
 	}
-	if text, err := os.ReadFile(st.Identity + "/etc/machine-id"); err != nil || string(text) != first+"\n" {
+	if text, err := os.ReadFile(st.Identity + "/etc/machine-id"); err != nil || string(text) != first {
 		t.Errorf("%q, %v", text, err)
 	}
 	if ids, err := m.MachineIDs(t.Context(), &rec, "b"); err != nil || !slices.Equal(ids, []string{foreign}) {

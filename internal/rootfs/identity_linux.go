@@ -21,10 +21,10 @@ import (
 // MachineIDFiles returns the files that have the ID of a machine: machine-id(5). One is often a link to the other.
 func MachineIDFiles() [2]string { return [2]string{"/etc/machine-id", "/var/lib/dbus/machine-id"} }
 
-// Identity is a layer that gives a sandbox its own machine ID. It lies above all layers of a snapshot, and replaces
-// the machine IDs of other machines and sandboxes in the files of the stack below it. A file that is missing, or that
-// has another ID, which the sandbox has set itself, is not replaced. Because it is a layer like any other, it applies
-// to every reader of a stack, the sandbox can change the files, and captures find no change.
+// Identity is a layer that gives a sandbox its own machine ID. It lies above all layers of a snapshot, and replaces the
+// machine IDs of other machines and sandboxes in the files of the stack below it, and keeps what follows them. A file
+// that is missing, or that has another ID, which the sandbox has set itself, is not replaced. Because it is a layer
+// like any other, it applies to every reader of a stack, the sandbox can change the files, and captures find no change.
 type Identity struct {
 	// Below is the stack below the layer.
 	Below rootspec.Stack
@@ -43,7 +43,7 @@ func (k Identity) Make(home string) (dir string, err error) {
 		return "", err
 	}
 	for _, name := range MachineIDFiles() {
-		id, st, err := m.machineID(name)
+		id, text, st, err := m.machineID(name)
 		if err != nil {
 			return "", err
 		}
@@ -53,7 +53,7 @@ func (k Identity) Make(home string) (dir string, err error) {
 		if _, err := m.dir(path.Dir(name)); err != nil {
 			return "", fault.Wrap(err, "replace %s", name)
 		}
-		m.files = append(m.files, maskFile{name, k.MachineID + "\n", st})
+		m.files = append(m.files, maskFile{name, strings.Replace(text, id, k.MachineID, 1), st})
 	}
 	if len(m.files) == 0 {
 		return "", nil
@@ -76,7 +76,7 @@ func MachineIDs(stack rootspec.Stack) (ids []string, err error) {
 		return nil, err
 	}
 	for _, name := range MachineIDFiles() {
-		id, _, err := m.machineID(name)
+		id, _, _, err := m.machineID(name)
 		if err != nil {
 			return nil, err
 		}
@@ -90,44 +90,50 @@ func MachineIDs(stack rootspec.Stack) (ids []string, err error) {
 // machineIDSize is the number of characters of a machine ID.
 const machineIDSize = 32
 
-// machineID returns the machine ID in a file of the stack, and the file's properties. The ID is "" if the file has
-// none, is not a regular file, or cannot be read by the caller. Links are not followed.
-func (m *masker) machineID(name string) (id string, st unix.Stat_t, err error) {
+// maxMachineIDFile is how many bytes a file with a machine ID has at most. What follows the ID is kept, so a layer has
+// all of it; a longer file is not one that is meant to have an ID.
+const maxMachineIDFile = 4 << 10
+
+// machineID returns the machine ID in a file of the stack, and the file's text and properties. The ID is "" if the file
+// has none, is not a regular file, or cannot be read by the caller. Links are not followed.
+func (m *masker) machineID(name string) (id, text string, st unix.Stat_t, err error) {
 	mode, where, err := m.look(path.Dir(name), path.Base(name))
 	if err != nil || mode != unix.S_IFREG {
-		return "", st, fault.Wrap(err, "inspect %s", name)
+		return "", "", st, fault.Wrap(err, "inspect %s", name)
 	}
 	f, err := os.OpenFile(where, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if unreachable(err) || errors.Is(err, unix.ELOOP) {
-		return "", st, nil
+		return "", "", st, nil
 	}
 	if err != nil {
-		return "", st, fault.Wrap(err, "read %s", name)
+		return "", "", st, fault.Wrap(err, "read %s", name)
 	}
 	defer f.Close()
-	id, err = ReadMachineID(f)
+	id, text, err = ReadMachineID(f)
 	if err == nil {
 		err = unix.Fstat(int(f.Fd()), &st)
 	}
-	return id, st, fault.Wrap(err, "read %s", name)
+	return id, text, st, fault.Wrap(err, "read %s", name)
 }
 
-// ReadMachineID returns the machine ID that a file of MachineIDFiles begins with, whatever follows after white space or
-// a zero byte: some programs read only that. It is "" if there is none: machine-id(5) also allows an empty file, and
-// "uninitialized".
-func ReadMachineID(file io.Reader) (string, error) {
-	text, err := io.ReadAll(io.LimitReader(file, 2*machineIDSize))
-	if err != nil {
-		return "", err
+// ReadMachineID returns the text of a file of MachineIDFiles and the machine ID that it begins with, whatever follows
+// after white space or a zero byte: some programs read only that. The ID is the first occurrence of itself in the text.
+// It is "" if there is none: machine-id(5) also allows an empty file, and "uninitialized". Both are "" if the file is
+// larger than 4 KiB.
+func ReadMachineID(file io.Reader) (id, text string, err error) {
+	all, err := io.ReadAll(io.LimitReader(file, maxMachineIDFile+1))
+	if err != nil || len(all) > maxMachineIDFile {
+		return "", "", err
 	}
-	id := strings.TrimSpace(string(text))
+	text = string(all)
+	id = strings.TrimSpace(text)
 	if end := strings.IndexAny(id, " \t\r\n\x00"); end >= 0 {
 		id = id[:end]
 	}
-	if isMachineID(id) {
-		return id, nil
+	if !isMachineID(id) {
+		id = ""
 	}
-	return "", nil
+	return id, text, nil
 }
 
 func isMachineID(s string) bool {

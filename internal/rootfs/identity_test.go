@@ -63,14 +63,17 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 		"none":            {files{}, nil, nil},
 		"empty":           {files{etc: write("")}, nil, nil},
 		"uninitialized":   {files{etc: write("uninitialized\n")}, nil, nil},
-		"long":            {files{etc: write(foreignID + strings.Repeat("b", 1<<16))}, nil, nil},
+		"long":            {files{etc: write(foreignID + strings.Repeat("b", 1<<11))}, nil, nil},
 		"more lines":      {files{etc: write(foreignID + "\nmore\n")}, []string{foreignID}, []string{etc}},
-		"a sparse file": {files{etc: func(t *testing.T, at string) {
+		"it again":        {files{etc: write(" " + foreignID + "\x00" + foreignID)}, []string{foreignID}, []string{etc}},
+		"largest": {files{etc: write(foreignID + "\n" + strings.Repeat("x", maxMachineIDFile-machineIDSize-1))},
+			[]string{foreignID}, []string{etc}},
+		"a sparse file": {files{etc: func(t *testing.T, at string) { // what follows could not be kept
 			write(foreignID)(t, at)
 			if err := os.Truncate(at, 1<<40); err != nil {
 				t.Fatal(err)
 			}
-		}}, []string{foreignID}, []string{etc}},
+		}}, nil, nil},
 		"not hexadecimal": {files{etc: write(strings.Repeat("g", machineIDSize))}, nil, nil},
 		"a named pipe":    {files{etc: pipe}, nil, nil},
 		"a directory":     {files{etc: dir}, nil, nil},
@@ -103,9 +106,14 @@ func TestIdentity_ReplacesForeignIDs(t *testing.T) {
 					continue
 				}
 				have = append(have, at)
+				below, err := os.ReadFile(filepath.Join(base, at))
+				if err != nil {
+					t.Fatal(err)
+				}
 				covered, err1 := os.Stat(filepath.Join(base, at))
 				ours, err2 := os.Stat(filepath.Join(made, at))
-				if err1 != nil || err2 != nil || string(text) != ownID+"\n" || ours.Mode() != covered.Mode() ||
+				want := strings.Replace(string(below), foreignID, ownID, 1)
+				if err1 != nil || err2 != nil || string(text) != want || ours.Mode() != covered.Mode() ||
 					!ours.ModTime().Equal(covered.ModTime()) {
 					t.Errorf("%s: %q, %v, %v, %v", at, text, ours, err1, err2)
 				}
@@ -180,13 +188,15 @@ func TestReadMachineID_AcceptsIDsOnly(t *testing.T) {
 		ownID: ownID, ownID + "\n": ownID, "": "", "uninitialized\n": "", ownID[1:]: "", ownID + "a": "",
 		ownID + "\nmore": ownID, ownID + "\x00\x00": ownID, ownID + " more": ownID, "\n" + ownID + "\n": ownID,
 		ownID + "-": "", "x\n" + ownID: "",
-		strings.Repeat("g", machineIDSize): "", strings.Repeat(" ", 3*machineIDSize) + ownID: "",
+		strings.Repeat("g", machineIDSize): "", strings.Repeat(" ", maxMachineIDFile-machineIDSize) + ownID: ownID,
+		strings.Repeat(" ", maxMachineIDFile) + ownID: "", ownID + strings.Repeat("\n", maxMachineIDFile): "",
 	} {
-		if got, err := ReadMachineID(strings.NewReader(text)); err != nil || got != want {
-			t.Errorf("%q: %q, %v", text, got, err)
+		got, all, err := ReadMachineID(strings.NewReader(text))
+		if err != nil || got != want || all != text && len(text) <= maxMachineIDFile {
+			t.Errorf("%q: %q, %q, %v", text, got, all, err)
 		}
 	}
-	if id, err := ReadMachineID(iotest.ErrReader(os.ErrInvalid)); err == nil || id != "" {
+	if id, _, err := ReadMachineID(iotest.ErrReader(os.ErrInvalid)); err == nil || id != "" {
 		t.Errorf("a file that cannot be read: %q, %v", id, err)
 	}
 }

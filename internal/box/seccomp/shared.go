@@ -46,11 +46,11 @@ var sharedRules = []Rule{
 	{
 		Calls: []uint32{
 			unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR,
-			unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT,
+			unix.SYS_SETXATTRAT, unix.SYS_REMOVEXATTRAT, unix.SYS_FILE_SETATTR,
 		},
 		Do: Errno(unix.EOPNOTSUPP),
-		Why: "Landlock does not restrict extended attributes, so that a path leads to files outside of the sandbox; those " +
-			"of overlayfs even change what a layer contains. fsetxattr(2) needs a file that was opened. Programs treat the " +
-			"error like that of a file system without attributes, and it is not reported",
+		Why: "Landlock does not restrict extended attributes and inode flags, so that a path leads to files outside of the " +
+			"sandbox; attributes of overlayfs even change what a layer contains. fsetxattr(2) needs a file that was opened. " +
+			"Programs treat the error like that of a file system without attributes, and it is not reported",
 	},
 }

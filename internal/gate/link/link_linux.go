@@ -69,6 +69,16 @@ func Open(netns *os.File, mtu int) (*os.File, error) {
 	return nil, e
 }
 
+// Dropped returns how many packets the kernel has dropped since the last call because the queue of fd, the packet
+// socket of Open, was full. It is safe for concurrent use, and counts each packet once.
+func Dropped(fd int) (int64, error) {
+	st, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		return 0, fmt.Errorf("packet socket: statistics: %w", err)
+	}
+	return int64(st.Drops), nil
+}
+
 // makeLink does the work of Open on a separate thread, which it leaves in netns.
 func makeLink(netns, mtu int) (_ *os.File, err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

@@ -31,6 +31,14 @@ func TestRest(t *testing.T) {
 	}
 }
 
+// TestDropped_IsTheReasonOfClients checks that the journal has the reason by which the audit log recognizes drops.
+func TestDropped_IsTheReasonOfClients(t *testing.T) {
+	t.Parallel()
+	if gate.Dropped != wire.NetDropped {
+		t.Errorf("%q, %q", gate.Dropped, wire.NetDropped)
+	}
+}
+
 func TestParse_RefusesInvalid(t *testing.T) {
 	t.Parallel()
 	p, err := policy.Merge()
