@@ -269,7 +269,7 @@ func TestTakeParam(t *testing.T) {
 func TestStaysHere(t *testing.T) {
 	t.Parallel()
 	for cookie, want := range map[string]bool{
-		"a=b": true, "a=b; Path=/; HttpOnly": true, "a=Domain=x": true, "domain=x": true, "": true,
+		"a=b": true, "a=b; Path=/; HttpOnly": true, "a=Domain=x": true, "domain=x": true, "": false, "=coppice_preview=x": false,
 		"a=b; Domain=localhost": false, "a=b;domain=.localhost": false, "a=b; DOMAIN =localhost": false,
 		"a=b;\tDomain=x": false, "a=b; Domain": false,
 		"a=b; Domain=3000--box.localhost": false, "a=b\x00; Path=/": false, "a=b\x0b;Domain=x": false,
