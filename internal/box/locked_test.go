@@ -21,6 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
 )
@@ -418,6 +419,31 @@ func TestLocked_InitOutlivesItsCommands(t *testing.T) {
 	r := b.Sh(t, "sleep 1000 & echo $!")
 	if r := b.Sh(t, "kill -KILL "+strings.TrimSpace(r.Stdout)); r.Exit.Code != 0 {
 		t.Errorf("a process of another command: %+v", r)
+	}
+}
+
+// TestLocked_LeavesRoomForItsMonitor checks that commands have lower hard limits than init, which has the same user: of
+// descriptors, since the kernel refuses to pass any while a user has more in flight than the sender may open (unix(7)),
+// and of tasks, since the Go runtime aborts a process that cannot start a thread.
+func TestLocked_LeavesRoomForItsMonitor(t *testing.T) {
+	t.Parallel()
+	b := (boxtest.Tier{Config: locked}).Start(t)
+	for _, l := range []struct {
+		flag string
+		what int
+		most func(uint64) uint64
+	}{{"-n", unix.RLIMIT_NOFILE, limit.OpenFilesOfHost}, {"-u", unix.RLIMIT_NPROC, limit.TasksOfHost}} {
+		var own unix.Rlimit
+		if err := unix.Getrlimit(l.what, &own); err != nil {
+			t.Fatal(err)
+		}
+		want := "unlimited\n"
+		if own.Max != unix.RLIM_INFINITY {
+			want = strconv.FormatUint(l.most(own.Max), 10) + "\n"
+		}
+		if r := b.Do(t, wire.ExecRequest{Cmd: []string{"bash", "-c", "ulimit -H " + l.flag}}); r.Stdout != want {
+			t.Errorf("ulimit -H %s: %q, expected %q: %+v", l.flag, r.Stdout, want, r)
+		}
 	}
 }
 

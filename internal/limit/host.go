@@ -44,6 +44,11 @@ const Terminals = 256
 // (unix(7), ETOOMANYREFS), and no process of a sandbox may cause that for init, its keeper and the daemon.
 func OpenFilesOfHost(host uint64) uint64 { return max(1, host/2) }
 
+// TasksOfHost returns the maximum number of tasks (processes and threads) of a user beyond which commands of a locked
+// workspace start none, given the user's limit. The rest is for init, its keeper, the gate and the daemon, which have
+// the same user.
+func TasksOfHost(host uint64) uint64 { return max(1, host-min(256, host/4)) }
+
 // UnchangeableEntries is the maximum number of entries of the directory in which a sandbox is created that are checked
 // for files that the sandbox cannot change. That takes a few milliseconds.
 const UnchangeableEntries = 4096

@@ -27,16 +27,17 @@ type command struct {
 	files     [3]int      // each at least 3
 	tty       bool        // files[0] becomes its controlling terminal
 	open      unix.Rlimit // RLIMIT_NOFILE
+	tasks     unix.Rlimit // RLIMIT_NPROC; zero: that of init
 	child     *int32      // where the child's pid is stored before the child runs
 }
 
 // forkOpenly is syscall.ForkExec with two differences.
 //
-// RLIMIT_NOFILE belongs to a process, and a lowered hard limit cannot be raised again. So it is set between fork and
-// exec, which package syscall does not do, and init keeps its own limit. And if programs are recorded, other threads of
-// this process answer the child's execve. Package syscall would block them, since its thread waits in vfork(2) without
-// the Go scheduler's knowledge. So forkOpenly forks like fork(2), which takes longer because it copies init's page
-// tables.
+// A resource limit belongs to a process, and a lowered hard limit cannot be raised again. So those of commands are set
+// between fork and exec, which package syscall does not do, and init keeps its own. And if programs are recorded, other
+// threads of this process answer the child's execve. Package syscall would block them, since its thread waits in
+// vfork(2) without the Go scheduler's knowledge. So forkOpenly forks like fork(2), which takes longer because it copies
+// init's page tables.
 //
 // Only the launcher's thread calls it, whose confinement the child inherits.
 func forkOpenly(c command) (pid int, err error) {
@@ -57,7 +58,8 @@ func forkOpenly(c command) (pid int, err error) {
 			return 0, fault.New(fault.Internal, "invalid descriptor %d for a command: must be 3 or higher", f)
 		}
 	}
-	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: c.open, pid: c.child}
+	k := &kid{file: file, argv: &argv[0], envv: &envv[0], files: c.files, tty: c.tty, limit: c.open, tasks: c.tasks,
+		pid: c.child}
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return 0, err
@@ -180,6 +182,20 @@ func openFiles(g plan.Guest) (l unix.Rlimit, err error) {
 	return unix.Rlimit{Cur: min(l.Cur, most), Max: min(l.Max, most)}, nil
 }
 
+// ownTasks returns the RLIMIT_NPROC of the commands of a locked workspace: less than init's, since the kernel counts
+// the tasks of a user, which init, its keeper and the daemon are too. The Go runtime aborts a process that cannot start
+// a thread. The result is zero if init has no limit.
+func ownTasks() (l unix.Rlimit, err error) {
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err != nil {
+		return l, fault.Wrap(err, "read the limit of processes")
+	}
+	if l.Max == unix.RLIM_INFINITY {
+		return unix.Rlimit{}, nil
+	}
+	most := limit.TasksOfHost(l.Max)
+	return unix.Rlimit{Cur: min(l.Cur, most), Max: most}, nil
+}
+
 // leastOpen is the default soft limit of most systems.
 const leastOpen = 1024
 
@@ -209,9 +225,10 @@ type kid struct {
 	argv, envv **byte
 	files      [3]int
 	tty        bool
-	limit      unix.Rlimit
-	pid        *int32 // address in the parent, where the child's pid is stored
-	told       int    // descriptor to which the child writes the errno of a failure
+	limit      unix.Rlimit // RLIMIT_NOFILE
+	tasks      unix.Rlimit // RLIMIT_NPROC; zero: unchanged
+	pid        *int32      // address in the parent, where the child's pid is stored
+	told       int         // descriptor to which the child writes the errno of a failure
 	failed     uint32
 	before     uint64 // the signal mask before the fork
 	action     [4]uintptr
@@ -267,6 +284,12 @@ func (k *kid) become() {
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&k.limit)), 0,
 		0, 0); errno != 0 {
 		goto failed
+	}
+	if k.tasks.Max != 0 {
+		if _, _, errno = syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&k.tasks)), 0,
+			0, 0); errno != 0 {
+			goto failed
+		}
 	}
 	if _, _, errno = syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&k.before)), 0,
 		8, 0, 0); errno != 0 {

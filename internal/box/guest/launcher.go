@@ -32,15 +32,16 @@ type launcher struct {
 	closed   error            // why a locked workspace can make no Unix sockets; nil if it can
 	work     chan func()
 	env      atomic.Pointer[[]string] // environment of every command
-	open     unix.Rlimit              // the limit of commands that forkOpenly starts
-	scoped   bool                     // this thread can signal commands, and nothing else
-	child    int32                    // atomic; the process that is about to become a command, or 0
+	open     unix.Rlimit              // the limits of commands that forkOpenly starts
+	tasks    unix.Rlimit
+	scoped   bool  // this thread can signal commands, and nothing else
+	child    int32 // atomic; the process that is about to become a command, or 0
 }
 
-// openly reports whether commands are started by forkOpenly. That is so where their RLIMIT_NOFILE may be less than
+// openly reports whether commands are started by forkOpenly. That is so where their resource limits may be less than
 // init's, or where their programs may be recorded. In gVisor there is another reason: execve(2) of a FIFO waits for a
 // writer there, and package syscall would keep a processor from the Go scheduler during the wait.
-func (l *launcher) openly() bool { return l.guest.Tier != plan.TierWorkspace }
+func (l *launcher) openly() bool { return l.guest.Tier != plan.TierWorkspace || l.guest.Lock != nil }
 
 // isChild reports whether a process is about to become a command. The answer is known before the process runs.
 func (l *launcher) isChild(pid int) bool { return int(atomic.LoadInt32(&l.child)) == pid }
@@ -75,6 +76,13 @@ func (l *launcher) confine() error {
 		unix.Umask(0o022)
 		if g.Lock == nil {
 			return nil
+		}
+		var err error
+		if l.open, err = openFiles(g); err != nil {
+			return err
+		}
+		if l.tasks, err = ownTasks(); err != nil {
+			return err
 		}
 		return l.lock()
 	}
@@ -234,7 +242,8 @@ func (l *launcher) fork(s initlink.Spawn, files []int) initlink.Spawned {
 		var pid int
 		if l.openly() {
 			pid, err = forkOpenly(
-				command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open, child: &l.child})
+				command{file: file, args: s.Cmd, env: env, files: [3]int(files), tty: s.TTY, open: l.open,
+					tasks: l.tasks, child: &l.child})
 			atomic.StoreInt32(&l.child, 0)
 		} else {
 			pid, err = syscall.ForkExec(file, s.Cmd, &syscall.ProcAttr{
