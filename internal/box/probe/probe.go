@@ -23,8 +23,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// patience bounds a child: a mount of a dead network file system may hang.
-const patience = 5 * time.Second
+// patience bounds a child: a mount of a dead network file system may hang. A loaded machine can take some seconds for
+// what usually takes a few tens of milliseconds, and a host that was not examined in time gets no sandbox.
+const patience = 20 * time.Second
 
 // kernelPatience bounds the start of a kernel, which takes much longer.
 const kernelPatience = 30 * time.Second
