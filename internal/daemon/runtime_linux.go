@@ -106,7 +106,7 @@ type workedRuntimes struct {
 	seen map[fileVersion]bool // guarded by mu
 }
 
-// fileVersion identifies the content of a file as long as nobody hides a change.
+// fileVersion identifies the content of a file: a write or a replacement changes its inode, size or change time.
 type fileVersion struct {
 	path          string
 	dev, ino      uint64

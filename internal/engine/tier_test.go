@@ -45,6 +45,7 @@ func TestTierFor(t *testing.T) {
 		tier, net string // flags
 		policy    string // lines of a file of level flags
 		project   string // lines of a project's file
+		user      string // lines of the owner's file
 		want, why string
 		kind      fault.Kind
 		says      string // in the text or the hint of the error
@@ -133,6 +134,11 @@ func TestTierFor(t *testing.T) {
 			kind: fault.Unsupported, says: "get supervised"},
 		{name: "gvisor by a project", on: tierItems("yes", "yes", "yes"), project: "tier: gvisor", want: "gvisor",
 			why: "requested by /project.yaml:3"},
+		{name: "process by the owner and by a project", on: tierItems("yes", "yes", "yes"), user: "tier: process",
+			project: "tier: process", want: "process", why: "requested by /project.yaml:3"},
+		{name: "process by the owner, supervised by a project", on: tierItems("yes", "yes", "yes"),
+			user: "tier: process\nstrong: true", project: "tier: supervised", want: "supervised",
+			why: "requested by /project.yaml:3"},
 		{name: "process by name, supervised by a project", on: tierItems("yes", "yes", "yes"), tier: "process",
 			project: "tier: supervised", want: "process", why: "requested"},
 	} {
@@ -140,6 +146,10 @@ func TestTierFor(t *testing.T) {
 			req := wire.CreateRequest{Tier: tt.tier, Net: tt.net}
 			if tt.policy != "" {
 				req.Policy = []wire.PolicyFile{{Level: wire.PolicyFlags, Name: "/p.yaml", Text: "version: 1\n\n" + tt.policy}}
+			}
+			if tt.user != "" {
+				req.Policy = append(req.Policy, wire.PolicyFile{Level: wire.PolicyUser, Name: "/user.yaml",
+					Text: "version: 1\n\n" + tt.user})
 			}
 			if tt.project != "" {
 				req.Policy = append(req.Policy, wire.PolicyFile{Level: wire.PolicyProject, Name: "/project.yaml",

@@ -196,7 +196,8 @@ func (m *merger) confinement(said [3]Document) {
 			if Level(level) == Project && t.Value.rank() < p.Tier.Value.rank() {
 				m.note(t.At, "tier %s is weaker than tier %s required by %s", t.Value, p.Tier.Value, p.Tier.At)
 			} else {
-				p.Tier, p.TierAtLeast, m.tierSaid = *t, Level(level) == Project, true
+				p.TierAtLeast = Level(level) == Project && p.Tier.At.BuiltIn()
+				p.Tier, m.tierSaid = *t, true
 			}
 		}
 		if s := d.Strong; s != nil {

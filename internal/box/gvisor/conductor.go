@@ -38,7 +38,7 @@ func conduct() int {
 	return 0
 }
 
-// reserveFirstThread keeps the first thread of the process from running any other goroutine, for ever. The keeper opens
+// reserveFirstThread keeps the first thread of the process from ever running another goroutine. The keeper opens
 // the sandbox's files below the root of the process, and /proc shows the root of the first thread as that
 // (proc_pid_root(5)). gVisor moves the thread of one of its goroutines to another mount namespace for good
 // (container.OpenMount), which could be any thread.

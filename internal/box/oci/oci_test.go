@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/config.json")
 
-// TestSpec_IsThatOfTheBundle pins what a runtime is told.
+// TestSpec_IsThatOfTheBundle compares config.json, the input of a runtime, with a golden file.
 func TestSpec_IsThatOfTheBundle(t *testing.T) {
 	t.Parallel()
 	b, err := json.MarshalIndent(specOf(plan.Guest{Netlink: true, Tell: true}, true), "", "  ")

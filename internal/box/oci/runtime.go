@@ -56,8 +56,11 @@ func (c container) start(ctx context.Context, s spec, link, setup *os.File, begi
 	if err != nil {
 		return fault.Wrap(err, "start the OCI runtime")
 	}
-	said := &tail{}
-	go initlink.CopyLog(r, said.and(c.log)) // until the sandbox ends
+	said := &tail{log: c.log, all: make(chan struct{})}
+	go func() { // until the sandbox ends
+		defer close(said.all)
+		initlink.CopyLog(r, said)
+	}()
 	cmd := exec.CommandContext(ctx, c.program, c.args()...)
 	cmd.Dir = c.state
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + c.state, "XDG_RUNTIME_DIR=" + c.state}
@@ -126,7 +129,7 @@ func alone() error {
 }
 
 // leavingPatience is how long processes may take to exit after the runtime has.
-const leavingPatience = 2 * time.Second
+const leavingPatience = 10 * time.Second
 
 // others returns the names of the processes of the pid namespace, except the caller and those that have exited.
 func others() (names []string, err error) {
@@ -175,15 +178,11 @@ const maxSaid = 512
 
 // tail keeps the end of what a runtime has written.
 type tail struct {
-	mu   sync.Mutex
-	text string
-	log  *os.File
-}
+	log *os.File      // where all of it is written as well
+	all chan struct{} // closed when no process can write more
 
-// and makes t also write to a log.
-func (t *tail) and(log *os.File) *tail {
-	t.log = log
-	return t
+	mu   sync.Mutex
+	text string // guarded by mu
 }
 
 // Write implements io.Writer.
@@ -197,7 +196,10 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // quote returns the text for an error, on one line.
 func (t *tail) quote() string {
-	time.Sleep(saidPatience)
+	select {
+	case <-t.all:
+	case <-time.After(saidPatience):
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := strings.Join(strings.Fields(t.text), " ")
@@ -207,5 +209,5 @@ func (t *tail) quote() string {
 	return ": it says: " + text
 }
 
-// saidPatience is how long quote waits for output that was just written.
-const saidPatience = 50 * time.Millisecond
+// saidPatience is how long quote waits for the rest of the output, which a process that was left behind can hold up.
+const saidPatience = time.Second
