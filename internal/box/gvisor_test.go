@@ -3,8 +3,10 @@
 package box_test
 
 import (
+	"sync"
 	"testing"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/boxtest"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -20,4 +22,24 @@ func gvisorConfig(t testing.TB) plan.Config {
 	c := supervised(t)
 	c.Tier = plan.TierGvisor
 	return c
+}
+
+// TestGvisor_TimeoutEndsOnlyItsCommand ends many commands whose processes fork all the time. Init must signal none but
+// theirs, also when a process is reaped while it is listed.
+func TestGvisor_TimeoutEndsOnlyItsCommand(t *testing.T) {
+	t.Parallel()
+	b := gvisorTier.Start(t)
+	forks := wire.ExecRequest{TimeoutMS: 100,
+		Cmd: []string{"sh", "-c", "trap '' TERM; while :; do (:)& (:)& (:)& wait; done"}}
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			for range 3 {
+				if r := b.Do(t, forks); r.Exit.Code != 124 {
+					t.Errorf("%+v", r.Exit)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -37,6 +37,9 @@ func ScanOuter(self int) (List, error) {
 		if !ok || len(ids.pid) < depth || len(ids.pgrp) < depth || len(ids.session) < depth {
 			continue // it has ended
 		}
+		if ids.pid[depth-1] <= 0 {
+			continue // it was reaped meanwhile: see readStat
+		}
 		p.inProc = p.PID
 		p.PID, p.pgrp, p.session = ids.pid[depth-1], ids.pgrp[depth-1], ids.session[depth-1]
 		own[p.inProc] = p.PID

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,6 +42,23 @@ func TestParseStat_AcceptsAnyName(t *testing.T) {
 		if !ok || string(got) != name ||
 			p != (Stat{PID: 42, ppid: 1, pgrp: 2, session: 3, threads: 9, state: 'S', cpu: 33, start: 77, rss: 12}) {
 			t.Errorf("%q: %+v %q %v", name, p, got, ok)
+		}
+	}
+}
+
+// TestReadStat_RefusesReaped reads what gVisor shows of a process that was reaped while its file was open.
+func TestReadStat_RefusesReaped(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"7 (sleep) S 1 5 5 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 77 1000 12": true,
+		"0 (sleep) Z 0 5 5 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 77 1000 12": false,
+	} {
+		name := filepath.Join(t.TempDir(), "stat")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := readStat(name); ok != want {
+			t.Errorf("%q: %+v, %v", text, p, ok)
 		}
 	}
 }

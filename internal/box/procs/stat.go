@@ -31,6 +31,9 @@ func (p Stat) dir() string {
 func (p Stat) Dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 // readStat reads the stat file at path. It reports false if the process or thread has ended.
+//
+// gVisor's stat file of a process that has been reaped since it was opened has pid 0, but still the process group of
+// the process. That pid must not be used: kill(2) takes 0 as the process group of the caller.
 func readStat(path string) (Stat, bool) {
 	var buf [512]byte
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -43,7 +46,7 @@ func readStat(path string) (Stat, bool) {
 		return Stat{}, false
 	}
 	p, _, ok := parseStat(buf[:n])
-	return p, ok
+	return p, ok && p.PID > 0
 }
 
 // parseStat parses the beginning of a stat file. The name, in parentheses, may hold any bytes.
