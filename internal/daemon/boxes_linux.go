@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
 	"github.com/coppice-dev/coppice/internal/boxfs"
 	"github.com/coppice-dev/coppice/internal/engine"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/layer"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
@@ -146,6 +148,33 @@ func removeLeft(home string, log *slog.Logger) {
 	for _, dir := range dirs {
 		if err := box.RemoveLeft(dir, 0); err != nil {
 			log.Warn("could not remove the control groups of a sandbox; its next start will", "dir", dir, "err", err)
+		}
+	}
+}
+
+// probePattern is the pattern of os.MkdirTemp for directories in which a home is examined.
+const probePattern = ".coppice-probe-"
+
+// probeAge is the age after which no process uses a directory in which a home was examined.
+const probeAge = time.Hour
+
+// removeProbes removes the directories in which the home was examined by processes that were killed, and ends the
+// sandboxes that are left of them.
+func removeProbes(ctx context.Context, home string, now time.Time, log *slog.Logger) {
+	dirs, _ := filepath.Glob(filepath.Join(home, probePattern+"*")) // the pattern is right
+	for _, dir := range dirs {
+		st, err := os.Lstat(dir)
+		if err == nil && now.Sub(st.ModTime()) < probeAge {
+			continue
+		}
+		if err == nil {
+			err = box.Kill(ctx, filepath.Join(dir, probeRun))
+		}
+		if err == nil || fault.Is(err, fault.NotFound) {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
+			log.Warn("could not remove what an examination of the home left behind", "dir", dir, "err", err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +44,26 @@ func TestRemoveLeft_RemovesGroupsWithoutMonitor(t *testing.T) {
 		_, err := os.Lstat(filepath.Join(groups, "coppice-"+id+"-1"))
 		if (err == nil) != want {
 			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
+func TestRemoveProbes_RemovesOldOnes(t *testing.T) {
+	t.Parallel()
+	home, now := t.TempDir(), time.Now()
+	for name, age := range map[string]time.Duration{
+		".coppice-probe-1": 2 * time.Hour, ".coppice-probe-2": time.Minute, "sandboxes": 2 * time.Hour,
+	} {
+		dir := filepath.Join(home, name)
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "run", "deep"), 0o700),
+			os.Chtimes(dir, now, now.Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removeProbes(t.Context(), home, now, slog.New(slog.DiscardHandler))
+	for name, want := range map[string]bool{".coppice-probe-1": false, ".coppice-probe-2": true, "sandboxes": true} {
+		if _, err := os.Lstat(filepath.Join(home, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -13,14 +13,17 @@ import (
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
 
+// probeRun is the name of the run directory of tryBox.
+const probeRun = "run"
+
 // tryBox starts and stops a sandbox with an empty root, below the home. c says its tier.
 func (h hostFacts) tryBox(ctx context.Context, c plan.Config) (err error) {
-	dir, err := os.MkdirTemp(h.home, ".coppice-probe-")
+	dir, err := os.MkdirTemp(h.home, probePattern)
 	if err != nil {
 		return fault.Wrap(err, "create a directory for the test")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	run, root, journal := filepath.Join(dir, "run"), filepath.Join(dir, "root"), filepath.Join(dir, "journal")
+	run, root, journal := filepath.Join(dir, probeRun), filepath.Join(dir, "root"), filepath.Join(dir, "journal")
 	for _, d := range []string{run, journal, root} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			return fault.Wrap(err, "create a directory for the test")

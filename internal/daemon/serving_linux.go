@@ -128,6 +128,7 @@ func (s *serving) openEngine(ctx context.Context) error {
 	s.onEnd(func() { _ = s.programs.Close() })                // only read from
 	s.lines = newLines(s.base, s.opt.Home, s.mem.gate, s.log) //nolint:contextcheck // connections outlive the call
 	removeLeft(s.opt.Home, s.log)                             // before the engine resumes removals of sandboxes
+	removeProbes(ctx, s.opt.Home, time.Now(), s.log)
 	eng, inTime, err := openBy(ctx, stopTime, func() (backend, error) { return newEngine(ctx, s.engineConfig()) })
 	if s.hung = !inTime; s.hung || err != nil && ctx.Err() != nil {
 		err = fault.New(fault.Unavailable, "stopped while recovering %s; the next start continues", s.opt.Home).Because(err)
