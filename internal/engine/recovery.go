@@ -185,7 +185,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 			e.Egress.WatchDecoys(s.ID, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || e.Egress.HasDecoys(s.ID))
+			e.watchJournal(s.ID, b, policies.Gated(rec) || e.Egress.HasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}

@@ -120,9 +120,14 @@ func (d *deciding) lock(home string) error {
 		"those of the host's user")
 	d.paths(abi)
 	d.add("system calls", On, "the filter of tier process; no new privileges")
-	if c.Net == NetHost {
+	switch {
+	case c.Net == NetHost:
 		d.add("net", Off, "the host's network")
-	} else {
+	case c.Entered():
+		d.add("net", On, "the gate: what the policy allows, by name; commands have no Internet sockets but those that "+
+			"init replaces, and ports of their own")
+		d.gate()
+	default:
 		d.add("net", On, "no Internet sockets, not even for loopback")
 	}
 	return nil
