@@ -105,7 +105,7 @@ func (d *deciding) lock(home string) error {
 	}
 	l := &Lock{
 		Places: c.Places, Landlock: abi, System: lockSystem, Seen: lockSeen, Devices: lockDevices,
-		Home: c.lockHome(), Tmp: c.lockTmp(), NoInet: c.Net != NetHost, Require: c.Confine == ConfineRequire,
+		Home: c.lockHome(), Tmp: c.lockTmp(), NoInet: c.Net != NetHost && !c.Entered(), Require: c.Confine == ConfineRequire,
 	}
 	l.Own = []string{c.Spec.Bind, l.Home, l.Tmp}
 	l.Homes = slices.DeleteFunc(append([]string{home}, c.Places.Homes...), func(dir string) bool { return dir == "/" })
@@ -126,6 +126,7 @@ func (d *deciding) lock(home string) error {
 	case c.Entered():
 		d.add("net", On, "the gate: what the policy allows, by name; commands have no Internet sockets but those that "+
 			"init replaces, and ports of their own")
+		d.guest.Gate = true
 		d.gate()
 	default:
 		d.add("net", On, "no Internet sockets, not even for loopback")

@@ -378,7 +378,7 @@ type Guest struct {
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by init's control group
 	Runtime  string   `json:"runtime,omitempty"`  // tier container: the name of the OCI runtime
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image is sent with the setup
-	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link is sent with the setup
+	Gate     bool     `json:"gate,omitempty"`     // tiers gvisor and workspace: an end of what leads to the gate is sent
 	// Regions say which files init may mount over: see rootspec.MayCover.
 	Regions []rootspec.Region `json:"regions,omitempty"`
 	// Decoys is the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees other devices.

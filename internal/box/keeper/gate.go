@@ -43,6 +43,7 @@ func (k *keeper) startGate(late <-chan struct{}) (*control.Process, error) {
 type wiring struct {
 	done    chan struct{} // closed when the fields below are set
 	packets *os.File      // the gate's end
+	door    *os.File      // init's end, in a locked workspace
 	err     error
 }
 
@@ -57,6 +58,7 @@ func (b *building) startWire(context.Context) error {
 	b.undos[undoWire] = func() {
 		<-w.done
 		w.packets.Close() // returns ErrInvalid for nil, and ErrClosed if the gate has it
+		w.door.Close()
 		for i, f := range b.k.wire {
 			f.Close()
 			b.k.wire[i] = nil
@@ -64,8 +66,13 @@ func (b *building) startWire(context.Context) error {
 		b.k.netns.Close() // returns ErrInvalid for nil
 		b.k.netns = nil
 	}
-	if b.config.Tier == plan.TierGvisor {
+	switch {
+	case b.config.Tier == plan.TierGvisor:
 		w.packets, w.err = b.k.openPair()
+		close(w.done)
+		return nil
+	case b.config.Entered():
+		w.door, w.packets, w.err = openDoor()
 		close(w.done)
 		return nil
 	}
@@ -133,6 +140,15 @@ func (k *keeper) openPair() (*os.File, error) {
 		return nil, fault.Wrap(err, "create the sandbox's network interface")
 	}
 	return os.NewFile(uintptr(fd), "gate"), nil
+}
+
+// openDoor returns init's end and the gate's end of the door of a locked workspace: see package door.
+func openDoor() (init, gate *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fault.Wrap(err, "create the door to the gate")
+	}
+	return os.NewFile(uintptr(fds[0]), "door"), os.NewFile(uintptr(fds[1]), "door"), nil
 }
 
 // beginGate makes the process of the gate serve its end of the link. ca is the authority that the inside must trust, if
