@@ -124,8 +124,8 @@ func (d *deciding) lock(home string) error {
 	case c.Net == NetHost:
 		d.add("net", Off, "the host's network")
 	case c.Entered():
-		d.add("net", On, "the gate: what the policy allows, by name; commands have no Internet sockets but those that "+
-			"init replaces, and ports of their own")
+		d.add("net", On, "the gate: what the policy allows, by name; commands have no Internet sockets, and separate "+
+			"ports on loopback")
 		d.guest.Gate = true
 		d.gate()
 	default:
