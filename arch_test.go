@@ -111,7 +111,7 @@ var packages = map[string][]string{
 	"internal/box/guest": {
 		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
 		"internal/box/notify", "internal/box/procs", "internal/box/refusals", "internal/box/seccomp",
-		"internal/dirfd", "internal/fault", "internal/landlock", "internal/plan", "internal/rootspec",
+		"internal/dirfd", "internal/fault", "internal/gate/link", "internal/landlock", "internal/plan", "internal/rootspec",
 		"internal/thread",
 	},
 	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},

@@ -57,6 +57,10 @@ type Lock struct {
 	Links []Link `json:"links,omitempty"`
 	// NoInet refuses Internet sockets.
 	NoInet bool `json:"no_inet,omitempty"`
+	// Inet is a directory of the sandbox with the listeners of its gate, which is closed to commands. If it is set,
+	// commands get Unix sockets for those of the Internet, which init connects there, or to ports of the sandbox itself.
+	// NoInet must be set too. See notify.Inet for what it contains; init empties the directory of ports.
+	Inet string `json:"inet,omitempty"`
 	// Require makes it an error that the host lacks a filter for system calls.
 	Require bool `json:"require,omitempty"`
 }

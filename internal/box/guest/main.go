@@ -257,7 +257,7 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	}
 	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 	if g.Lock != nil {
-		opt.Sockets, opt.Terminals = sockets(g.Lock), true
+		opt.Sockets, opt.Terminals, opt.Inet = sockets(g.Lock), true, internet(g.Lock)
 	}
 	if d.refused != nil {
 		opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused

@@ -46,6 +46,8 @@ func TestMain(m *testing.M) {
 		os.Exit(beActor())
 	case argRefused:
 		os.Exit(beRefused())
+	case argInet:
+		os.Exit(beInet())
 	case argPlay:
 		os.Exit(bePlay())
 	}

@@ -1,0 +1,82 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// accept carries out accept(2) and accept4(2) for a caller that wants the address of the peer. If too many calls wait,
+// the kernel does, and the caller sees the address of a Unix socket.
+func (s *server) accept(c caller) verdict {
+	socket, e, ok := s.known(c)
+	if !ok {
+		return proceed
+	}
+	defer unix.Close(socket)
+	flags := 0
+	if c.nr == unix.SYS_ACCEPT4 {
+		flags = int(int32(c.args[3]))
+	}
+	if flags&^(unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK) != 0 {
+		return verdict{errno: unix.EINVAL}
+	}
+	if on, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on == 0 {
+		return verdict{errno: unix.EINVAL}
+	}
+	m, err := c.memory()
+	if err != nil {
+		return fail(err)
+	}
+	defer m.close()
+	room, err := m.size(c.args[2])
+	if err != nil {
+		return fail(err)
+	}
+	peer := -1
+	err = s.attempt(c, socket, func() (err error) {
+		peer, err = s.acceptFrom(socket, flags)
+		return err
+	})
+	if errors.Is(err, errCrowded) {
+		return proceed
+	}
+	if err != nil {
+		return fail(err)
+	}
+	e.spent = false
+	cookie, err := cookieOf(peer)
+	if err == nil {
+		here := s.inet.source(e.local.Addr())
+		e.local = netip.AddrPortFrom(here, e.local.Port())
+		e.peer = netip.AddrPortFrom(here, passing(cookie))
+		s.inet.names.set(cookie, e)
+		name := sockaddr(e.family, e.peer)
+		err = m.give(c.args[1], c.args[2], room, name, len(name))
+	}
+	if err != nil {
+		unix.Close(peer)
+		return fail(err)
+	}
+	return s.hand(c, peer, addition{newfileFlags: uint32(flags) & unix.O_CLOEXEC})
+}
+
+// acceptFrom accepts a connection that waits. Of the calls of this process on one socket, only one is in accept(2),
+// which has nothing to wait for then, unless the caller accepts in another way at the same time.
+func (s *server) acceptFrom(socket, flags int) (int, error) {
+	cookie, err := cookieOf(socket)
+	if err != nil {
+		return -1, err
+	}
+	one := &s.inet.accepting[cookie%uint64(len(s.inet.accepting))]
+	one.Lock()
+	defer one.Unlock()
+	if !readable(socket) {
+		return -1, unix.EAGAIN
+	}
+	peer, _, err := unix.Accept4(socket, flags|unix.SOCK_CLOEXEC)
+	return peer, err
+}

@@ -1,0 +1,171 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Times of a connect(2) to the Internet.
+const (
+	// dialPatience is how long a caller that does not want to block waits for the entrance. If it has not dialled by
+	// then, the call succeeds, and a dial that fails ends the connection.
+	dialPatience = 250 * time.Millisecond
+	// backlogPause is the time between two attempts if the listener in the sandbox cannot take the connection yet.
+	backlogPause = 5 * time.Millisecond
+)
+
+// inetConnect carries out connect(2) on a socket for an address of the Internet, or dissolves the connection of a
+// socket that stands for one of it. For other calls ok is false.
+func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, ok bool) {
+	cookie, e, known := s.endpoint(socket)
+	f := family(address)
+	switch {
+	case f == unix.AF_UNSPEC && known:
+		if e.peer.IsValid() {
+			_ = unix.Shutdown(socket, unix.SHUT_RDWR)
+			e.peer, e.spent = netip.AddrPort{}, true
+			s.inet.names.set(cookie, e)
+		}
+		return success, true
+	case !ofInternet(f):
+		return verdict{}, false
+	case !known:
+		return verdict{errno: unix.EAFNOSUPPORT}, true
+	}
+	to, err := addressOf(address)
+	if err != nil {
+		return fail(err), true
+	}
+	if to.Addr().Is4() != (e.family == unix.AF_INET) && (!e.packet || e.family == unix.AF_INET) {
+		return verdict{errno: unix.EAFNOSUPPORT}, true
+	}
+	return s.dial(c, socket, cookie, e, to), true
+}
+
+// dial connects a socket to an address. Nothing but the names that the caller will see depends on e.
+func (s *server) dial(c caller, socket int, cookie uint64, e endpoint, to netip.AddrPort) verdict {
+	if e.spent {
+		next, err := s.renew(c, socket, e)
+		if err != nil {
+			return fail(err)
+		}
+		defer unix.Close(next)
+		if cookie, err = cookieOf(next); err != nil {
+			return fail(err)
+		}
+		socket, e = next, endpoint{family: e.family, packet: e.packet}
+	}
+	errno := s.reach(c, socket, &e, to)
+	if errno == 0 {
+		if !e.local.IsValid() || e.local.Port() == 0 {
+			e.local = netip.AddrPortFrom(e.local.Addr(), passing(cookie))
+		}
+		e.local, e.peer = netip.AddrPortFrom(s.inet.source(to.Addr()), e.local.Port()), to
+	}
+	if errno == 0 || e.spent {
+		s.inet.names.set(cookie, e)
+	}
+	return verdict{errno: errno}
+}
+
+// dns is the port at which the entrance answers for every address.
+const dns = 53
+
+// reach connects a socket within the sandbox or to the entrance.
+func (s *server) reach(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
+	switch local := s.inet.local(to.Addr()); {
+	case e.packet && (to.Port() == 0 || local && to.Port() != dns):
+		// Resolvers connect sockets only to see which address of their own is used. Nothing can be sent.
+		return 0
+	case !local || e.packet:
+		return s.leave(c, socket, e, to)
+	}
+	errno := s.enter(c, socket, to.Port())
+	if errno == unix.ECONNREFUSED && to.Port() == dns {
+		return s.leave(c, socket, e, to)
+	}
+	return errno
+}
+
+// enter connects a socket to one of the sandbox's own ports.
+func (s *server) enter(c caller, socket int, port uint16) unix.Errno {
+	for late := time.Now().Add(dialPatience); ; time.Sleep(backlogPause) {
+		err := unix.Connect(socket, &unix.SockaddrUnix{Name: s.inet.port(port)})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return unix.ECONNREFUSED
+		case errors.Is(err, unix.EAGAIN) && s.valid(c.id) && time.Now().Before(late):
+			continue // the queue of the listener is full
+		case errors.Is(err, unix.EAGAIN):
+			return unix.ETIMEDOUT
+		}
+		return errnoOf(err)
+	}
+}
+
+// leave connects a socket to the entrance, and waits until that has dialled.
+func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
+	name := InetTCP
+	if e.packet {
+		name = InetUDP
+	}
+	switch err := unix.Connect(socket, &unix.SockaddrUnix{Name: s.inet.dir + name}); {
+	case errors.Is(err, unix.EISCONN), errors.Is(err, unix.EINVAL):
+		return unix.EISCONN
+	case err != nil: // the entrance is at its limit, or has ended
+		return unix.ECONNREFUSED
+	}
+	status, err := requestDial(socket, to)
+	errno := unix.ECONNREFUSED
+	if err == nil {
+		errno = s.dialled(c, socket, status)
+	}
+	if errno != 0 && errno != unix.EINPROGRESS {
+		_ = unix.Shutdown(socket, unix.SHUT_RDWR)
+		e.spent = true
+	}
+	return errno
+}
+
+// dialled waits for the status of a dial, and closes its descriptor.
+func (s *server) dialled(c caller, socket, status int) unix.Errno {
+	f := os.NewFile(uintptr(status), "status of a dial")
+	defer f.Close()
+	w := s.wait(c, socket, unix.SO_SNDTIMEO)
+	if !w.blocking {
+		w.until = time.Now().Add(dialPatience)
+	}
+	var b [statusSize]byte
+	for {
+		_ = f.SetReadDeadline(w.next())
+		n, err := f.Read(b[:])
+		switch {
+		case n == statusSize:
+			return statusOf(b[:])
+		case !errors.Is(err, os.ErrDeadlineExceeded): // the entrance closed the connection
+			return unix.ECONNREFUSED
+		}
+		switch errno := w.over(); {
+		case errno == unix.EAGAIN && w.blocking:
+			return unix.EINPROGRESS // as with a timeout for sending in socket(7)
+		case errno == unix.EAGAIN:
+			return 0
+		case errno != 0:
+			return errno
+		}
+	}
+}
+
+// errnoOf returns the errno of an error; 0 for none.
+func errnoOf(err error) unix.Errno {
+	if err == nil {
+		return 0
+	}
+	return fail(err).errno
+}
