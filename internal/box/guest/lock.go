@@ -36,10 +36,7 @@ func (l *launcher) lock() error {
 		open.NoInet, open.GateInet, give.Inet = true, true, true
 	}
 	if g.Landlock > 0 {
-		if l.closed = notify.CanConnect(); l.closed != nil && g.Inet != "" {
-			return fault.New(fault.Unsupported, "init cannot connect sockets for commands").Because(l.closed).
-				WithHint("use --net off, or another host: coppice system probe")
-		} else if l.closed != nil {
+		if l.closed = notify.CanConnect(); l.closed != nil {
 			give.Connect, give.Terminals, open.NoUnix = false, false, true
 		}
 		if err := landlockLock(g); err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// accept carries out accept(2) and accept4(2) for a caller that wants the address of the peer. If too many calls wait,
-// the kernel does, and the caller sees the address of a Unix socket.
+// accept carries out accept(2) and accept4(2). If too many calls wait, the kernel does, and the caller sees the address
+// of a Unix socket.
 func (s *server) accept(c caller) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {
@@ -32,9 +32,11 @@ func (s *server) accept(c caller) verdict {
 		return fail(err)
 	}
 	defer m.close()
-	room, err := m.size(c.args[2])
-	if err != nil {
-		return fail(err)
+	room, asked := 0, c.args[1] != 0
+	if asked {
+		if room, err = m.size(c.args[2]); err != nil {
+			return fail(err)
+		}
 	}
 	peer := -1
 	err = s.attempt(c, socket, func() (err error) {
@@ -48,12 +50,14 @@ func (s *server) accept(c caller) verdict {
 		return fail(err)
 	}
 	e.spent = false
-	cookie, err := cookieOf(peer)
+	inode, err := inodeOf(peer)
 	if err == nil {
 		here := s.inet.source(e.local.Addr())
 		e.local = netip.AddrPortFrom(here, e.local.Port())
-		e.peer = netip.AddrPortFrom(here, passing(cookie))
-		s.inet.names.set(cookie, e)
+		e.peer = netip.AddrPortFrom(here, passing(inode))
+		s.inet.names.set(inode, e)
+	}
+	if err == nil && asked {
 		name := sockaddr(e.family, e.peer)
 		err = m.give(c.args[1], c.args[2], room, name, len(name))
 	}
@@ -67,11 +71,11 @@ func (s *server) accept(c caller) verdict {
 // acceptFrom accepts a connection that waits. Of the calls of this process on one socket, only one is in accept(2),
 // which has nothing to wait for then, unless the caller accepts in another way at the same time.
 func (s *server) acceptFrom(socket, flags int) (int, error) {
-	cookie, err := cookieOf(socket)
+	inode, err := inodeOf(socket)
 	if err != nil {
 		return -1, err
 	}
-	one := &s.inet.accepting[cookie%uint64(len(s.inet.accepting))]
+	one := &s.inet.accepting[inode%uint64(len(s.inet.accepting))]
 	one.Lock()
 	defer one.Unlock()
 	if !readable(socket) {

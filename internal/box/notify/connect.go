@@ -134,6 +134,13 @@ func (s *server) refused(c caller, call string, err error) verdict {
 
 // descriptor returns a duplicate of the caller's descriptor fd, which the calling function closes.
 func (c caller) descriptor(fd int) (int, error) {
+	if c.s.inet != nil {
+		if inode, err := socketAt(c.tid, int32(fd)); err == nil {
+			if kept, ok := c.s.inet.kept.dup(inode, c.tid, int32(fd)); ok {
+				return kept, nil
+			}
+		}
+	}
 	process, err := c.process()
 	if err != nil {
 		return -1, unix.EACCES

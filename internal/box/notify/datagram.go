@@ -33,7 +33,7 @@ func (s *server) sendto(c caller) verdict {
 	if err != nil {
 		return fail(err)
 	}
-	cookie, err := cookieOf(socket)
+	inode, err := inodeOf(socket)
 	if err != nil {
 		return fail(err)
 	}
@@ -42,14 +42,14 @@ func (s *server) sendto(c caller) verdict {
 		return proceed
 	case e.peer.IsValid() && e.peer.Port() == dns && to.Port() == dns && !e.spent: // all are the same
 		e.peer = to
-		s.inet.names.set(cookie, e)
+		s.inet.names.set(inode, e)
 		return proceed
 	case e.peer.IsValid() && !e.spent:
 		return verdict{errno: unix.EISCONN}
 	}
 	<-s.inet.brief // a dial may take longer
 	s.connecting <- struct{}{}
-	v := s.dial(c, socket, cookie, e, to)
+	v := s.dial(c, socket, inode, e, to)
 	<-s.connecting
 	s.inet.brief <- struct{}{}
 	if v.errno == 0 {

@@ -23,14 +23,14 @@ const (
 // inetConnect carries out connect(2) on a socket for an address of the Internet, or dissolves the connection of a
 // socket that stands for one of it. For other calls ok is false.
 func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, ok bool) {
-	cookie, e, known := s.endpoint(socket)
+	inode, e, known := s.endpoint(socket)
 	f := family(address)
 	switch {
 	case f == unix.AF_UNSPEC && known:
 		if e.peer.IsValid() {
 			_ = unix.Shutdown(socket, unix.SHUT_RDWR)
 			e.peer, e.spent = netip.AddrPort{}, true
-			s.inet.names.set(cookie, e)
+			s.inet.names.set(inode, e)
 		}
 		return success, true
 	case !ofInternet(f):
@@ -45,18 +45,18 @@ func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, o
 	if to.Addr().Is4() != (e.family == unix.AF_INET) && (!e.packet || e.family == unix.AF_INET) {
 		return verdict{errno: unix.EAFNOSUPPORT}, true
 	}
-	return s.dial(c, socket, cookie, e, to), true
+	return s.dial(c, socket, inode, e, to), true
 }
 
 // dial connects a socket to an address. Nothing but the names that the caller will see depends on e.
-func (s *server) dial(c caller, socket int, cookie uint64, e endpoint, to netip.AddrPort) verdict {
+func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.AddrPort) verdict {
 	if e.spent {
 		next, err := s.renew(c, socket, e)
 		if err != nil {
 			return fail(err)
 		}
 		defer unix.Close(next)
-		if cookie, err = cookieOf(next); err != nil {
+		if inode, err = inodeOf(next); err != nil {
 			return fail(err)
 		}
 		socket, e = next, endpoint{family: e.family, packet: e.packet}
@@ -64,12 +64,15 @@ func (s *server) dial(c caller, socket int, cookie uint64, e endpoint, to netip.
 	errno := s.reach(c, socket, &e, to)
 	if errno == 0 {
 		if !e.local.IsValid() || e.local.Port() == 0 {
-			e.local = netip.AddrPortFrom(e.local.Addr(), passing(cookie))
+			e.local = netip.AddrPortFrom(e.local.Addr(), passing(inode))
 		}
 		e.local, e.peer = netip.AddrPortFrom(s.inet.source(to.Addr()), e.local.Port()), to
 	}
 	if errno == 0 || e.spent {
-		s.inet.names.set(cookie, e)
+		s.inet.names.set(inode, e)
+	}
+	if errno == 0 && !e.packet {
+		s.inet.kept.drop(inode)
 	}
 	return verdict{errno: errno}
 }
@@ -95,6 +98,7 @@ func (s *server) reach(c caller, socket int, e *endpoint, to netip.AddrPort) uni
 
 // enter connects a socket to one of the sandbox's own ports.
 func (s *server) enter(c caller, socket int, port uint16) unix.Errno {
+	s.inet.kept.settle(port)
 	for late := time.Now().Add(dialPatience); ; time.Sleep(backlogPause) {
 		err := unix.Connect(socket, &unix.SockaddrUnix{Name: s.inet.port(port)})
 		switch {

@@ -48,13 +48,14 @@ type internet struct {
 	dir   string // the directory, by a descriptor, with a slash
 	own   []netip.Addr
 	names names
+	kept  kept
 
 	taking sync.Mutex // held while a port is taken
 	last   uint16     // the last port of free
 
 	brief     chan struct{}
 	waiting   chan struct{}
-	accepting [64]sync.Mutex // held during accept(2), by the socket's cookie
+	accepting [64]sync.Mutex // held during accept(2), by the socket's inode
 }
 
 // newInternet opens i. The result is closed by closing file.

@@ -21,9 +21,9 @@ type endpoint struct {
 	spent       bool // its connection failed or was dissolved; another socket must take its place
 }
 
-// names are the endpoints of sockets by their cookies (SO_COOKIE), which the kernel never uses again. Nothing tells
-// this process that a socket is closed. So when there are many names, those that were not used for long are forgotten;
-// their sockets still work.
+// names are the endpoints of sockets by their inodes. Nothing tells this process that a socket is closed, and the kernel
+// may use its inode again, after four thousand million others. So when there are many names, those that were not used
+// for long are forgotten; their sockets still work.
 type names struct {
 	mu            sync.Mutex
 	recent, older map[uint64]endpoint
@@ -32,33 +32,33 @@ type names struct {
 // maxRecent is half of the number of names that are known.
 const maxRecent = 1 << 14
 
-func (n *names) get(cookie uint64) (endpoint, bool) {
+func (n *names) get(inode uint64) (endpoint, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if e, ok := n.recent[cookie]; ok {
+	if e, ok := n.recent[inode]; ok {
 		return e, true
 	}
-	e, ok := n.older[cookie]
+	e, ok := n.older[inode]
 	if ok {
-		n.put(cookie, e)
+		n.put(inode, e)
 	}
 	return e, ok
 }
 
-func (n *names) set(cookie uint64, e endpoint) {
+func (n *names) set(inode uint64, e endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.put(cookie, e)
+	n.put(inode, e)
 }
 
-func (n *names) put(cookie uint64, e endpoint) {
+func (n *names) put(inode uint64, e endpoint) {
 	if len(n.recent) >= maxRecent {
 		n.recent, n.older = nil, n.recent
 	}
 	if n.recent == nil {
 		n.recent = map[uint64]endpoint{}
 	}
-	n.recent[cookie] = e
+	n.recent[inode] = e
 }
 
 // Ports that sockets get which ask for none, as in ip_local_port_range.
@@ -68,20 +68,16 @@ const (
 )
 
 // passing is the port that a socket without one seems to have.
-func passing(cookie uint64) uint16 { return uint16(firstFree + cookie%(lastFree-firstFree+1)) }
-
-func cookieOf(socket int) (uint64, error) {
-	return unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_COOKIE)
-}
+func passing(inode uint64) uint16 { return uint16(firstFree + inode%(lastFree-firstFree+1)) }
 
 // endpoint returns what is known of a socket. ok says that it stands for one of the Internet.
-func (s *server) endpoint(socket int) (cookie uint64, e endpoint, ok bool) {
-	cookie, err := cookieOf(socket)
+func (s *server) endpoint(socket int) (inode uint64, e endpoint, ok bool) {
+	inode, err := inodeOf(socket)
 	if err != nil {
 		return 0, endpoint{}, false
 	}
-	if e, ok = s.inet.names.get(cookie); ok {
-		return cookie, e, true
+	if e, ok = s.inet.names.get(inode); ok {
+		return inode, e, true
 	}
 	if domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
 		return 0, endpoint{}, false
@@ -93,15 +89,15 @@ func (s *server) endpoint(socket int) (cookie uint64, e endpoint, ok bool) {
 	peer, isPeer := s.inet.number(nameOf(socket, unix.SYS_GETPEERNAME))
 	switch {
 	case isLocal && nameOf(socket, unix.SYS_GETPEERNAME) != nil:
-		e.local, e.peer = netip.AddrPortFrom(here, local), netip.AddrPortFrom(here, passing(cookie))
+		e.local, e.peer = netip.AddrPortFrom(here, local), netip.AddrPortFrom(here, passing(inode))
 	case isLocal:
 		e.local = netip.AddrPortFrom(netip.IPv4Unspecified(), local)
 	case isPeer:
-		e.local, e.peer = netip.AddrPortFrom(here, passing(cookie)), netip.AddrPortFrom(here, peer)
+		e.local, e.peer = netip.AddrPortFrom(here, passing(inode)), netip.AddrPortFrom(here, peer)
 	default:
 		return 0, endpoint{}, false
 	}
-	return cookie, e, true
+	return inode, e, true
 }
 
 // number returns the port of which a path is.
@@ -143,11 +139,10 @@ func (s *server) getpeername(c caller) verdict {
 }
 
 func (s *server) name(c caller, of func(endpoint) (netip.AddrPort, error)) verdict {
-	socket, e, ok := s.known(c)
+	e, ok := s.named(c)
 	if !ok {
 		return proceed
 	}
-	unix.Close(socket)
 	name, err := of(e)
 	if err != nil {
 		return fail(err)
@@ -166,6 +161,21 @@ func (s *server) known(c caller) (socket int, e endpoint, ok bool) {
 		unix.Close(socket)
 	}
 	return socket, e, ok
+}
+
+// named returns what the socket of a call stands for, also if no duplicate of it can be had.
+func (s *server) named(c caller) (e endpoint, ok bool) {
+	inode, err := socketAt(c.tid, int32(c.args[0]))
+	if err == nil {
+		if e, ok = s.inet.names.get(inode); ok {
+			return e, true
+		}
+	}
+	socket, e, ok := s.known(c)
+	if ok {
+		unix.Close(socket)
+	}
+	return e, ok
 }
 
 // give stores a value in a buffer whose size is at sizeAt.
@@ -187,11 +197,10 @@ func (c caller) give(at, sizeAt uint64, value []byte) verdict {
 
 // getsockopt carries out getsockopt(2) for the options that say what kind of socket it is.
 func (s *server) getsockopt(c caller) verdict {
-	socket, e, ok := s.known(c)
+	e, ok := s.named(c)
 	if !ok {
 		return proceed
 	}
-	unix.Close(socket)
 	kind, protocol := uint32(unix.SOCK_STREAM), uint32(unix.IPPROTO_TCP)
 	if e.packet {
 		kind, protocol = unix.SOCK_DGRAM, unix.IPPROTO_UDP

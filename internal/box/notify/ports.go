@@ -46,7 +46,7 @@ func (s *server) bind(c caller) verdict {
 
 // take gives a socket a port.
 func (s *server) take(socket int, e endpoint, at netip.AddrPort) error {
-	cookie, err := cookieOf(socket)
+	inode, err := inodeOf(socket)
 	switch {
 	case err != nil:
 		return err
@@ -55,8 +55,9 @@ func (s *server) take(socket int, e endpoint, at netip.AddrPort) error {
 	case e.packet && at.Port() != 0: // a Unix socket that keeps the bounds of messages needs a connection
 		return unix.EADDRNOTAVAIL
 	case e.packet:
-		at = netip.AddrPortFrom(at.Addr(), passing(cookie))
+		at = netip.AddrPortFrom(at.Addr(), passing(inode))
 	case at.Port() != 0:
+		s.inet.kept.settle(at.Port())
 		err = s.inet.bind(socket, at.Port())
 	default:
 		var port uint16
@@ -65,7 +66,10 @@ func (s *server) take(socket int, e endpoint, at netip.AddrPort) error {
 	}
 	if err == nil {
 		e.local = at
-		s.inet.names.set(cookie, e)
+		s.inet.names.set(inode, e)
+		if !e.packet {
+			s.inet.kept.bound(inode, at.Port())
+		}
 	}
 	return err
 }

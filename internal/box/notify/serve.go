@@ -122,6 +122,11 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 		s.syncWakeUp()
 	}
 	defer s.slow.Wait()
+	if s.inet != nil {
+		kept, end := context.WithCancel(ctx)
+		defer end()
+		s.slow.Go(func() { s.inet.kept.run(kept) })
+	}
 	// The Go scheduler assumes for a while that a thread in poll(2) is working, and watching it costs several times as
 	// much as an answer. So the scheduler itself waits, on a descriptor that is registered with it.
 	own, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)

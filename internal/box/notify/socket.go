@@ -24,7 +24,29 @@ func (s *server) socket(c caller) verdict {
 	if err != nil {
 		return fail(err)
 	}
-	return s.hand(c, socket, addition{newfileFlags: uint32(c.args[1]) & unix.SOCK_CLOEXEC})
+	number, err := s.lend(c, socket, addition{newfileFlags: uint32(c.args[1]) & unix.SOCK_CLOEXEC})
+	if err != nil {
+		return fail(err)
+	}
+	return verdict{value: number}
+}
+
+// lend gives a socket of make to the caller, and returns its number there.
+func (s *server) lend(c caller, inode uint64, a addition) (number int64, err error) {
+	socket, ok := s.inet.kept.dup(inode, c.tid, lending)
+	if !ok {
+		return 0, unix.EMFILE
+	}
+	defer unix.Close(socket)
+	a.id, a.from = c.id, uint32(socket)
+	s.opt.Lock.RLock()
+	defer s.opt.Lock.RUnlock()
+	if number, err = s.add(a); err != nil {
+		s.inet.kept.drop(inode)
+		return 0, err
+	}
+	s.inet.kept.lent(inode, int32(number))
+	return number, nil
 }
 
 // transport says what a kind of socket and a protocol stand for.
@@ -42,23 +64,20 @@ func transport(kind, protocol uint32) (packet bool, errno unix.Errno) {
 	return false, unix.EACCES
 }
 
-// make makes a socket for an endpoint.
-func (s *server) make(e endpoint, flags int) (int, error) {
+// make makes a socket for an endpoint, which is kept.
+func (s *server) make(e endpoint, flags int) (inode uint64, err error) {
 	kind := unix.SOCK_STREAM
 	if e.packet {
 		kind = unix.SOCK_SEQPACKET
 	}
 	socket, err := unix.Socket(unix.AF_UNIX, kind|flags|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, err
+		return 0, err
 	}
-	cookie, err := cookieOf(socket)
-	if err != nil {
-		unix.Close(socket)
-		return -1, err
+	if inode, err = s.inet.kept.hold(socket); err == nil {
+		s.inet.names.set(inode, e)
 	}
-	s.inet.names.set(cookie, e)
-	return socket, nil
+	return inode, err
 }
 
 // hand gives a socket to the caller, closes it here, and answers the call with its number.
@@ -76,24 +95,30 @@ func (s *server) hand(c caller, socket int, a addition) verdict {
 	return verdict{given: true}
 }
 
-// renew replaces the caller's socket by one that is not connected yet, and returns the latter. Other duplicates of the
-// old one stay what they are.
+// renew replaces the caller's socket by one that is not connected yet, and returns a duplicate of the latter. Other
+// duplicates of the old one stay what they are.
 func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 	flags, err := unix.FcntlInt(uintptr(old), unix.F_GETFL, 0)
 	if err != nil {
 		return -1, err
 	}
-	socket, err := s.make(endpoint{family: e.family, packet: e.packet}, flags&unix.O_NONBLOCK)
+	before, err := inodeOf(old)
 	if err != nil {
 		return -1, err
 	}
-	s.opt.Lock.RLock()
-	defer s.opt.Lock.RUnlock()
-	_, err = s.add(addition{id: c.id, from: uint32(socket), to: uint32(c.args[0]), flags: unix.SECCOMP_ADDFD_FLAG_SETFD,
-		newfileFlags: c.closeOnExec(uint32(c.args[0]))})
+	inode, err := s.make(endpoint{family: e.family, packet: e.packet}, flags&unix.O_NONBLOCK)
 	if err != nil {
-		unix.Close(socket)
 		return -1, err
+	}
+	number := uint32(c.args[0])
+	if _, err = s.lend(c, inode, addition{to: number, flags: unix.SECCOMP_ADDFD_FLAG_SETFD,
+		newfileFlags: c.closeOnExec(number)}); err != nil {
+		return -1, err
+	}
+	s.inet.kept.drop(before)
+	socket, ok := s.inet.kept.dup(inode, c.tid, int32(number))
+	if !ok {
+		return -1, unix.EMFILE
 	}
 	return socket, nil
 }

@@ -6,9 +6,12 @@ import "golang.org/x/sys/unix"
 
 // passInet makes rules pass on the calls of sockets of the Internet. The listener answers all that tell a Unix socket
 // from one of the Internet; what transports data is left to the kernel.
-func passInet(rules []Rule) []Rule {
+func passInet(o NotifyOptions, rules []Rule) []Rule {
 	rules = pass(rules, unix.SYS_SOCKET, Case{When: []Test{ofInternet}, Do: Notify},
 		"the listener makes a Unix socket in its place, so that no socket of the host's network is in the sandbox")
+	if !o.Connect {
+		rules = append(rules, connectRules...)
+	}
 	return append(rules, inetRules...)
 }
 
@@ -24,8 +27,8 @@ var inetRules = []Rule{
 	},
 	{
 		Calls: []uint32{unix.SYS_ACCEPT, unix.SYS_ACCEPT4},
-		Cases: []Case{{When: wanted(1), Do: Notify}},
-		Why:   "the same for the address of the peer, if the caller asks for it",
+		Do:    Notify,
+		Why:   "the same for the address of the peer, also if the caller asks for it later",
 	},
 	{
 		Calls: []uint32{unix.SYS_SENDTO},

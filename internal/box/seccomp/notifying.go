@@ -47,7 +47,7 @@ func notifyingRules(o NotifyOptions) []Rule {
 		rules = passIoctl(rules, unix.TIOCGPTPEER)
 	}
 	if o.Inet {
-		rules = passInet(rules)
+		rules = passInet(o, rules)
 	}
 	if o.Promote {
 		rules = append(rules, Rule{
@@ -57,16 +57,7 @@ func notifyingRules(o NotifyOptions) []Rule {
 		})
 	}
 	if o.Connect {
-		rules = append(rules, Rule{
-			Calls: []uint32{unix.SYS_CONNECT},
-			Do:    Notify,
-			Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
-				"before ABI 9",
-		}, Rule{
-			Calls: []uint32{unix.SYS_LISTEN},
-			Do:    Notify,
-			Why:   "the name of the socket, which may be abstract; Landlock does not restrict which of those are taken",
-		})
+		rules = append(rules, connectRules...)
 	}
 	if o.Trace {
 		rules = append(rules, executing...)
@@ -78,6 +69,20 @@ func notifyingRules(o NotifyOptions) []Rule {
 		rules = append(rules, mknodRules...)
 	}
 	return rules
+}
+
+var connectRules = []Rule{
+	{
+		Calls: []uint32{unix.SYS_CONNECT},
+		Do:    Notify,
+		Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
+			"before ABI 9",
+	},
+	{
+		Calls: []uint32{unix.SYS_LISTEN},
+		Do:    Notify,
+		Why:   "the name of the socket, which may be abstract; Landlock does not restrict which of those are taken",
+	},
 }
 
 // passIoctl makes rules pass on one ioctl(2).
