@@ -3,13 +3,21 @@
 package notify
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // inetPrograms are scripts of ordinary programs in a sandbox whose network is 203.0.113.5: port 80 serves HTTP, 7 echoes
@@ -276,6 +284,78 @@ func TestInet_ServesPrograms(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// argInetGo is the argv[0] of a program in Go in a sandbox.
+const argInetGo = "notify-inet-go"
+
+// beInetGo uses the network of inetPrograms as programs in Go do, with Go's own resolver.
+func beInetGo() int {
+	own := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.RemoteAddr[:strings.LastIndexByte(r.RemoteAddr, ':')])
+	}))
+	defer own.Close()
+	for address, want := range map[string]string{own.URL: "127.0.0.1", "http://www.example.com/": "hello"} {
+		r, err := http.Get(address)
+		if err != nil {
+			return complain("%v", err)
+		}
+		b, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || string(b) != want {
+			return complain("%s: %v %q, want %q", address, err, b, want)
+		}
+	}
+	if _, err := net.Dial("tcp", "203.0.113.5:81"); !errors.Is(err, unix.ECONNREFUSED) {
+		return complain("refused: %v", err)
+	}
+	// A dial that is given up.
+	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	if c, err := new(net.Dialer).DialContext(ctx, "tcp", "203.0.113.5:82"); err == nil {
+		c.Close()
+	}
+	for network, host := range map[string]string{"tcp4": "127.0.0.1", "tcp6": "[::1]"} {
+		l, err := net.Listen(network, host+":0")
+		if err != nil {
+			return complain("%v", err)
+		}
+		c, err := net.Dial(network, l.Addr().String())
+		if err != nil {
+			return complain("%v", err)
+		}
+		if c.RemoteAddr().String() != l.Addr().String() {
+			return complain("connected to %v, not %v", c.RemoteAddr(), l.Addr())
+		}
+		l.Close()
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			return complain("closed: %v", err)
+		}
+	}
+	p, err := net.ListenPacket("udp4", ":0")
+	if err == nil {
+		_, err = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.5:7")))
+	}
+	if err != nil {
+		return complain("%v", err)
+	}
+	if _, from, err := p.ReadFrom(make([]byte, 1)); err != nil || from.String() != "203.0.113.5:7" {
+		return complain("udp: %v %v", from, err)
+	}
+	fmt.Println("ok")
+	return 0
+}
+
+func TestInet_ServesGo(t *testing.T) {
+	t.Parallel()
+	for who, uid := range inetUsers(t) {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			if out, err := newEntrance(t, uid, outside(t)).run([]string{argInetGo}); err != nil || out != "ok\n" {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -36,7 +36,8 @@ const argInet = "notify-inet"
 type inetConfig struct {
 	Inet    string   // Inet.Dir
 	Work    string   // a directory that the program can change
-	Program []string // executed with the environment of the test
+	Path    string   // of the program, which gets the environment of the test
+	Program []string // its arguments, with its name
 }
 
 // beInet starts the program, and prints the refusals and what is left in this process at the end.
@@ -45,7 +46,7 @@ func beInet() int {
 	if err := json.Unmarshal([]byte(os.Args[1]), &c); err != nil {
 		return complain("%v", err)
 	}
-	cmd := exec.Command(c.Program[0], c.Program[1:]...)
+	cmd := &exec.Cmd{Path: c.Path, Args: c.Program}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.Work, os.Stdout, os.Stderr
 	installed, started := make(chan int, 1), make(chan error, 1)
 	go func() {
@@ -77,6 +78,9 @@ func beInet() int {
 			return complain("init has %d descriptors, and had %d", open(), before)
 		}
 	}
+	if n := threads(); n > mostThreads {
+		return complain("init has %d threads", n)
+	}
 	stop()
 	if err := <-served; err != nil && !errors.Is(err, context.Canceled) {
 		return complain("serve: %v", err)
@@ -90,6 +94,15 @@ func beInet() int {
 // open returns the number of this process's descriptors.
 func open() int {
 	names, _ := os.ReadDir("/proc/self/fd")
+	return len(names)
+}
+
+// mostThreads is more than init needs while maxConnecting calls of connect(2) wait for the kernel.
+const mostThreads = maxConnecting + maxBrief
+
+// threads returns the number of this process's threads. The Go runtime keeps those that it has started.
+func threads() int {
+	names, _ := os.ReadDir("/proc/self/task")
 	return len(names)
 }
 
@@ -109,7 +122,7 @@ func (c inetConfig) confine() (listener int, err error) {
 		for dir, rights := range map[string]uint64{"/usr": landlock.RunRights, "/bin": landlock.RunRights,
 			"/lib": landlock.RunRights, "/lib64": landlock.RunRights, "/etc": landlock.ReadRights,
 			"/proc": landlock.ReadRights, "/sys": landlock.ReadRights, "/dev": landlock.ReadRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE,
-			c.Work: ^uint64(0), filepath.Dir(c.Program[0]): landlock.RunRights} {
+			c.Work: ^uint64(0), "/proc/self/exe": landlock.RunRights} {
 			fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 			if errors.Is(err, unix.ENOENT) {
 				continue
@@ -299,11 +312,11 @@ func relay(to, from net.Conn) {
 
 // run runs a program in the sandbox, and returns its output.
 func (e *entrance) run(program []string, env ...string) (string, error) {
-	path, err := exec.LookPath(program[0])
-	if err != nil {
-		return "", err
+	path := "/proc/self/exe" // of the programs of this binary
+	if filepath.IsAbs(program[0]) {
+		path = program[0]
 	}
-	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Program: append([]string{path}, program[1:]...)})
+	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program})
 	if err != nil {
 		return "", err
 	}

@@ -48,6 +48,8 @@ func TestMain(m *testing.M) {
 		os.Exit(beRefused())
 	case argInet:
 		os.Exit(beInet())
+	case argInetGo:
+		os.Exit(beInetGo())
 	case argPlay:
 		os.Exit(bePlay())
 	}
