@@ -48,7 +48,7 @@ type internet struct {
 	dir   string // the directory, by a descriptor, with a slash
 	own   []netip.Addr
 	names names
-	kept  kept
+	kept  *kept
 
 	taking sync.Mutex // held while a port is taken
 	last   uint16     // the last port of free
@@ -60,11 +60,15 @@ type internet struct {
 
 // newInternet opens i. The result is closed by closing file.
 func newInternet(i *Inet) (n *internet, file *os.File, err error) {
+	kept, err := newKept()
+	if err != nil {
+		return nil, nil, err
+	}
 	fd, err := openat(unix.AT_FDCWD, i.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, nil, fault.Wrap(err, "open the directory of the network")
 	}
-	return &internet{dir: byFD(fd) + "/", own: i.Own, brief: make(chan struct{}, maxBrief),
+	return &internet{dir: byFD(fd) + "/", own: i.Own, kept: kept, brief: make(chan struct{}, maxBrief),
 		waiting: make(chan struct{}, maxWaiting)}, os.NewFile(uintptr(fd), i.Dir), nil
 }
 

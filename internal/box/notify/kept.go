@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // kept are duplicates of the sockets that this process has made for callers, by inode. The profiles of container
@@ -20,8 +22,19 @@ import (
 // when the sandbox closes it. Those of other sockets that the sandbox has closed are found by looking for them. A
 // duplicate that is closed too early costs its owner no more than the names of that socket.
 type kept struct {
+	max int
+
 	mu  sync.Mutex
 	all map[uint64]*keeping
+}
+
+// newKept keeps as many sockets as the limit of descriptors allows.
+func newKept() (*kept, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return nil, fault.Wrap(err, "get the limit of descriptors")
+	}
+	return &kept{max: int(min(l.Cur/2, maxKept)), all: map[uint64]*keeping{}}, nil
 }
 
 // keeping is one of kept.
@@ -34,8 +47,9 @@ type keeping struct {
 }
 
 const (
-	// maxKept is how many sockets are kept: those that are not connected, listeners and those for UDP.
-	maxKept = 1024
+	// maxKept is how many sockets are kept at most, and half of the descriptors of this process: those that are not
+	// connected, listeners and those for UDP.
+	maxKept = 4096
 	// sweepEvery is the time between two searches for sockets that the sandbox has closed. A socket that is being passed
 	// to another process is in none for a moment, so two searches must miss it.
 	sweepEvery = time.Second
@@ -48,20 +62,17 @@ const lending = -1
 // hold keeps fd, a socket that is about to be given to the sandbox. If there are too many, or it fails otherwise, fd is
 // closed.
 func (k *kept) hold(fd int) (inode uint64, err error) {
-	if inode, err = inodeOf(fd); err == nil && k.count() >= maxKept {
+	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
 		k.sweep(1)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err == nil && len(k.all) >= maxKept {
+	if err == nil && len(k.all) >= k.max {
 		err = unix.EMFILE
 	}
 	if err != nil {
 		unix.Close(fd)
 		return 0, err
-	}
-	if k.all == nil {
-		k.all = map[uint64]*keeping{}
 	}
 	k.all[inode] = &keeping{fd: fd, number: lending}
 	return inode, nil
