@@ -148,8 +148,9 @@ var packages = map[string][]string{
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/policy",
+		"internal/gate/pipe", "internal/policy",
 	},
+	"internal/gate/pipe":    {},
 	"internal/gate/inspect": {"internal/fault", "internal/policy"},
 	"internal/gate/link":    {"internal/fault", "internal/thread"},
 	"internal/gate/control": {

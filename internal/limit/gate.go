@@ -110,7 +110,7 @@ func gate() area {
 		{"destinations that wait for a decision", GateQuestions, "places", denied, asks},
 		{"queries and connections that wait for a decision", GateWaiting, "entries", denied, asks},
 		{"packets queued for the sandbox", LinkWaiting, "bytes", "further ones are dropped",
-			here + "pipe_linux_test.go TestPipe_DropsForSlowReader"},
+			here + "pipe/pipe_linux_test.go TestPipe_DropsForSlowReader"},
 		{"bytes queued in a socket of a link", LinkQueue, "bytes",
 			"further packets are dropped, and a `lost` record counts them, except in tier `gvisor`",
 			here + "link/pair_linux_test.go TestPair_QueuesUpToLimit"},
