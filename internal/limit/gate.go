@@ -41,6 +41,14 @@ const (
 	LinkWaiting = 4 << 20
 	LinkQueue   = 4 << 20
 
+	// EntranceStreams and EntranceFlows are the maximum numbers of TCP and UDP connections of a locked workspace, with
+	// those that are being opened: more than its gate admits, so that the gate records a denial. EntranceHeaders is the
+	// maximum number of those whose header has not arrived, which must within EntranceHeaderSeconds.
+	EntranceStreams       = GateConns + GateOpening
+	EntranceFlows         = 2 * GateFlows
+	EntranceHeaders       = 64
+	EntranceHeaderSeconds = 1
+
 	// DNSQuery is the maximum size of a query: one name and an OPT record. A longer one would only serve as a tunnel.
 	// DNSDatagram is the maximum size of a reply in a datagram, whatever the query allows (DNS flag day 2020), and
 	// DNSAnswers the maximum number of its addresses.
