@@ -55,7 +55,7 @@ func (e *Entrance) serveStream(s *session, to netip.AddrPort, answer *status) {
 }
 
 // errRefused means that the session has its answer, and ends.
-var errRefused = errors.New("there is no connection")
+var errRefused = errors.New("the connection is refused")
 
 // dial connects to an address until the sandbox closes the session, and answers.
 func (e *Entrance) dial(s *session, wq *waiter.Queue, to netip.AddrPort, answer *status) (tcpip.Endpoint, error) {
