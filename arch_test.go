@@ -148,17 +148,22 @@ var packages = map[string][]string{
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/policy",
+		"internal/gate/pipe", "internal/policy",
 	},
-	"internal/gate/inspect": {"internal/fault", "internal/policy"},
-	"internal/gate/link":    {"internal/fault", "internal/thread"},
+	"internal/gate/pipe": {},
+	"internal/gate/entrance": {
+		"internal/fault", "internal/gate/entrance/ask", "internal/gate/link", "internal/gate/pipe",
+	},
+	"internal/gate/entrance/ask": {"internal/fault"},
+	"internal/gate/inspect":      {"internal/fault", "internal/policy"},
+	"internal/gate/link":         {"internal/fault", "internal/thread"},
 	"internal/gate/control": {
 		"client/wire", "internal/fault", "internal/landlock", "internal/plan", "internal/program",
 		"internal/thread",
 	},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
-		"internal/journal", "internal/plan", "internal/policy",
+		"internal/gate/entrance", "internal/gate/link", "internal/journal", "internal/plan", "internal/policy",
 	},
 
 	"internal/program": {"internal/fault", "internal/visible"},
