@@ -75,6 +75,8 @@ type Link struct {
 const (
 	lockHome = "home"
 	lockTmp  = "tmp"
+
+	lockEntrance = "entrance"
 )
 
 // The directories of the host that a locked sandbox sees. Home directories, /tmp, /var and other sandboxes are not
@@ -109,7 +111,7 @@ func (d *deciding) lock(home string) error {
 	}
 	l := &Lock{
 		Places: c.Places, Landlock: abi, System: lockSystem, Seen: lockSeen, Devices: lockDevices,
-		Home: c.lockHome(), Tmp: c.lockTmp(), NoInet: c.Net != NetHost && !c.Entered(), Require: c.Confine == ConfineRequire,
+		Home: c.lockHome(), Tmp: c.lockTmp(), NoInet: c.Net != NetHost, Require: c.Confine == ConfineRequire,
 	}
 	l.Own = []string{c.Spec.Bind, l.Home, l.Tmp}
 	l.Homes = slices.DeleteFunc(append([]string{home}, c.Places.Homes...), func(dir string) bool { return dir == "/" })
@@ -130,7 +132,7 @@ func (d *deciding) lock(home string) error {
 	case c.Entered():
 		d.add("net", On, "the gate: what the policy allows, by name; commands have no Internet sockets, and separate "+
 			"ports on loopback")
-		d.guest.Gate = true
+		l.Inet = c.EntranceDir()
 		d.gate()
 	default:
 		d.add("net", On, "no Internet sockets, not even for loopback")

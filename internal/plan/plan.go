@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -192,6 +193,9 @@ func (c Config) Gated() bool {
 // the gate through sockets of init.
 func (c Config) Entered() bool { return c.Locked() && c.Net == NetRules }
 
+// EntranceDir is the directory of the host for such connections, which is closed to commands.
+func (c Config) EntranceDir() string { return filepath.Join(c.RunDir, lockEntrance) }
+
 // Conducted reports whether a conductor starts PID 1 of the box: init is then a process below the one that the keeper
 // starts.
 func (c Config) Conducted() bool { return c.Tier == TierContainer || c.Tier == TierGvisor }
@@ -378,7 +382,7 @@ type Guest struct {
 	Outside  bool     `json:"outside,omitempty"`  // the keeper freezes, by init's control group
 	Runtime  string   `json:"runtime,omitempty"`  // tier container: the name of the OCI runtime
 	Resume   bool     `json:"resume,omitempty"`   // tier gvisor: a memory image is sent with the setup
-	Gate     bool     `json:"gate,omitempty"`     // tiers gvisor and workspace: an end of what leads to the gate is sent
+	Gate     bool     `json:"gate,omitempty"`     // tier gvisor: the end of the gate's link is sent with the setup
 	// Regions say which files init may mount over: see rootspec.MayCover.
 	Regions []rootspec.Region `json:"regions,omitempty"`
 	// Decoys is the device of the decoys: see rootspec.Files; 0 in tier gvisor, where init sees other devices.

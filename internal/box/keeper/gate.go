@@ -43,8 +43,15 @@ func (k *keeper) startGate(late <-chan struct{}) (*control.Process, error) {
 type wiring struct {
 	done    chan struct{} // closed when the fields below are set
 	packets *os.File      // the gate's end
-	door    *os.File      // init's end, in a locked workspace
 	err     error
+	// stream and messages are the listeners of a locked workspace, instead of packets.
+	stream, messages *os.File
+}
+
+func (w *wiring) close() {
+	for _, f := range []*os.File{w.packets, w.stream, w.messages} {
+		f.Close() // returns ErrInvalid for nil, and ErrClosed if the gate has it
+	}
 }
 
 // startWire starts to link the box with its gate, while the root is mounted: the kernel takes as long for the one as
@@ -57,8 +64,7 @@ func (b *building) startWire(context.Context) error {
 	b.wire = w
 	b.undos[undoWire] = func() {
 		<-w.done
-		w.packets.Close() // returns ErrInvalid for nil, and ErrClosed if the gate has it
-		w.door.Close()
+		w.close()
 		for i, f := range b.k.wire {
 			f.Close()
 			b.k.wire[i] = nil
@@ -72,7 +78,7 @@ func (b *building) startWire(context.Context) error {
 		close(w.done)
 		return nil
 	case b.config.Entered():
-		w.door, w.packets, w.err = openDoor()
+		w.stream, w.messages, w.err = listenEntrance(b.config.EntranceDir())
 		close(w.done)
 		return nil
 	}
@@ -116,9 +122,13 @@ func (b *building) openWire(ctx context.Context) error {
 		b.undos[undoApart] = k.forgetLink
 		return nil
 	}
-	defer packets.Close()
+	defer b.wire.close()
 	p, err := k.gate.process()
 	if err != nil {
+		return err
+	}
+	if b.config.Entered() {
+		_, err := p.BeginEntrance(b.wire.stream, b.wire.messages, k.config.Phases, control.Decoys{})
 		return err
 	}
 	ca, err := k.beginGate(p, packets)
@@ -140,15 +150,6 @@ func (k *keeper) openPair() (*os.File, error) {
 		return nil, fault.Wrap(err, "create the sandbox's network interface")
 	}
 	return os.NewFile(uintptr(fd), "gate"), nil
-}
-
-// openDoor returns init's end and the gate's end of the door of a locked workspace: see package door.
-func openDoor() (init, gate *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fault.Wrap(err, "create the door to the gate")
-	}
-	return os.NewFile(uintptr(fds[0]), "door"), os.NewFile(uintptr(fds[1]), "door"), nil
 }
 
 // beginGate makes the process of the gate serve its end of the link. ca is the authority that the inside must trust, if

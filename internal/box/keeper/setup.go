@@ -109,10 +109,6 @@ func (b *building) openInputs() error {
 			return err
 		}
 	}
-	if b.config.Entered() {
-		b.onReturn(func() { b.wire.door.Close() })
-		b.fds = append(b.fds, int(b.wire.door.Fd()))
-	}
 	if b.guest.Tell {
 		fd, err := k.watchRefused()
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
 )
 
 // Times of a connect(2) to the Internet.
@@ -137,6 +139,26 @@ func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) uni
 	return errno
 }
 
+// requestDial sends the header on a socket that is connected to the entrance, and returns the end of the pipe to read. It
+// never waits: the caller has the socket too, and may have filled it.
+func requestDial(socket int, to netip.AddrPort) (status int, err error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return -1, err
+	}
+	defer unix.Close(pipe[1])
+	header := ask.Header(to)
+	n, err := unix.SendmsgN(socket, header[:], unix.UnixRights(pipe[1]), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	if err == nil && n < len(header) {
+		err = unix.EAGAIN
+	}
+	if err != nil {
+		unix.Close(pipe[0])
+		return -1, err
+	}
+	return pipe[0], nil
+}
+
 // dialled waits for the status of a dial, and closes its descriptor.
 func (s *server) dialled(c caller, socket, status int) unix.Errno {
 	f := os.NewFile(uintptr(status), "status of a dial")
@@ -145,13 +167,17 @@ func (s *server) dialled(c caller, socket, status int) unix.Errno {
 	if !w.blocking {
 		w.until = time.Now().Add(dialPatience)
 	}
-	var b [statusSize]byte
+	var b [ask.StatusSize]byte
 	for {
 		_ = f.SetReadDeadline(w.next())
 		n, err := f.Read(b[:])
 		switch {
-		case n == statusSize:
-			return statusOf(b[:])
+		case n == len(b):
+			errno, err := ask.ParseStatus(b[:])
+			if err != nil {
+				return unix.ECONNREFUSED
+			}
+			return errno
 		case !errors.Is(err, os.ErrDeadlineExceeded): // the entrance closed the connection
 			return unix.ECONNREFUSED
 		}

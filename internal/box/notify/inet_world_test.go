@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
+	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
 	"github.com/coppice-dev/coppice/internal/landlock"
 )
 
@@ -230,10 +231,11 @@ func (e *entrance) wanted(address string) int {
 func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	defer c.Close()
 	_ = c.SetReadDeadline(time.Now().Add(time.Second))
-	b, oob := make([]byte, headerSize), make([]byte, 64)
+	b, oob := make([]byte, ask.HeaderSize), make([]byte, 64)
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
-	if err != nil || n < headerSize || b[0] != headerVersion || b[1] != 0 || len(messages) != 1 {
+	asked, perr := ask.ParseHeader(b[:n])
+	if err != nil || perr != nil || len(messages) != 1 {
 		return
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
@@ -242,7 +244,7 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	}
 	status := os.NewFile(uintptr(fds[0]), "status")
 	defer status.Close()
-	to := netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[4:])).Unmap(), binary.BigEndian.Uint16(b[2:])).String()
+	to := asked.String()
 	e.mu.Lock()
 	e.asked[to]++
 	at, ok := e.table[to]
@@ -273,7 +275,8 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 			errno = int(unix.ECONNREFUSED)
 		}
 	}
-	_, _ = status.Write(binary.LittleEndian.AppendUint32(nil, uint32(errno)))
+	answer := ask.Status(unix.Errno(errno))
+	_, _ = status.Write(answer[:])
 	status.Close()
 	if out == nil {
 		return
