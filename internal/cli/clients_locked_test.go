@@ -55,7 +55,7 @@ func TestClients_Locked(t *testing.T) {
 	// Ports of the sandbox, and the same ports of the host.
 	t.Run("loopback", func(t *testing.T) {
 		l := l.with(t)
-		out, err := l.sh(`echo own >page; python3 -m http.server 8099 >/dev/null 2>&1 & trap "kill $!" EXIT
+		out, err := l.sh(`echo own >page; /usr/bin/python3 -m http.server 8099 >/dev/null 2>&1 & trap "kill $!" EXIT
 			for i in $(seq 100); do curl -qsS http://127.0.0.1:8099/page && break; sleep 0.1; done; curl -qsS "http://[::1]:8099/page" http://localhost:8099/page`)
 		if err != nil || strings.Count(out, "own\n") != 3 {
 			t.Errorf("%v: %s", err, out)

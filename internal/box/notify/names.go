@@ -195,17 +195,35 @@ func (c caller) give(at, sizeAt uint64, value []byte) verdict {
 	return success
 }
 
-// getsockopt carries out getsockopt(2) for the options that say what kind of socket it is.
+// option is the level and the name of a socket option.
+type option struct{ level, name uint32 }
+
+// optionsOf are the options that say what kind of socket an endpoint is, and those that programs read after they have
+// set them: what the filter pretends is the default here.
+func optionsOf(e endpoint) map[option]uint32 {
+	kind, protocol := uint32(unix.SOCK_STREAM), uint32(unix.IPPROTO_TCP)
+	if e.packet {
+		kind, protocol = unix.SOCK_DGRAM, unix.IPPROTO_UDP
+	}
+	return map[option]uint32{
+		{unix.SOL_SOCKET, unix.SO_DOMAIN}:   e.family,
+		{unix.SOL_SOCKET, unix.SO_TYPE}:     kind,
+		{unix.SOL_SOCKET, unix.SO_PROTOCOL}: protocol,
+		{unix.SOL_TCP, unix.TCP_NODELAY}:    1,
+		{unix.SOL_IPV6, unix.IPV6_V6ONLY}:   0,
+	}
+}
+
+// getsockopt carries out getsockopt(2) for the options of optionsOf.
 func (s *server) getsockopt(c caller) verdict {
 	e, ok := s.named(c)
 	if !ok {
 		return proceed
 	}
-	kind, protocol := uint32(unix.SOCK_STREAM), uint32(unix.IPPROTO_TCP)
-	if e.packet {
-		kind, protocol = unix.SOCK_DGRAM, unix.IPPROTO_UDP
+	value, ok := optionsOf(e)[option{uint32(c.args[1]), uint32(c.args[2])}]
+	if !ok {
+		return proceed
 	}
-	value := map[uint32]uint32{unix.SO_DOMAIN: e.family, unix.SO_TYPE: kind, unix.SO_PROTOCOL: protocol}[uint32(c.args[2])]
 	m, err := c.memory()
 	if err != nil {
 		return fail(err)

@@ -52,8 +52,14 @@ var inetRules = []Rule{
 	},
 	{
 		Calls: []uint32{unix.SYS_GETSOCKOPT},
-		Cases: []Case{{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_SOCKET}},
-			{Arg: 2, Is: In, Of: []uint32{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_PROTOCOL}}}, Do: Notify}},
-		Why: "programs that get a socket by its number ask what it is",
+		Cases: []Case{
+			{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_SOCKET}},
+				{Arg: 2, Is: In, Of: []uint32{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_PROTOCOL}}}, Do: Notify},
+			{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_TCP}}, {Arg: 2, Is: In, Of: []uint32{unix.TCP_NODELAY}}},
+				Do: Notify},
+			{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_IPV6}}, {Arg: 2, Is: In, Of: []uint32{unix.IPV6_V6ONLY}}},
+				Do: Notify},
+		},
+		Why: "programs that get a socket by its number ask what it is, and gRPC whether an option is set",
 	},
 }
