@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -60,6 +61,12 @@ func (b *building) sendSetUp(context.Context) error {
 	k := b.k
 	if err := b.openInputs(); err != nil {
 		return err
+	}
+	if b.guest.Lock != nil {
+		if err := procs.ExpectEnd(b.config.RunDir, k.init.Pid, b.config.Caller.Root); err != nil {
+			return err
+		}
+		b.undos[undoExpect] = k.recordEnd
 	}
 	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
 		return fault.Wrap(err, "send init its plan")
