@@ -289,14 +289,24 @@ func canSee(pids string) error {
 	return nil
 }
 
-// leftWithin waits until no process may be left, but not longer than patience, and returns what left returns then.
+// exitPatience bounds the wait for processes that init has killed, after its own exit.
+const exitPatience = 200 * time.Millisecond
+
+// leftWithin waits until no process may be left, and returns what left returns then. It waits up to patience while init
+// runs, which may be ending the others.
 func (o origin) leftWithin(patience time.Duration) (found List, err error) {
-	end := time.Now().Add(patience)
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	began := time.Now()
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		found, err = o.left()
-		if err != nil || len(found) == 0 || time.Now().After(end) {
+		waited := time.Since(began)
+		if err != nil || len(found) == 0 || waited > patience || waited > exitPatience && !o.initRuns() {
 			return found, err
 		}
-		time.Sleep(min(wait, max(time.Until(end), time.Millisecond)))
+		time.Sleep(wait)
 	}
+}
+
+func (o origin) initRuns() bool {
+	p, ok := readStat("/proc/" + strconv.Itoa(o.Init.PID) + "/stat")
+	return ok && p.instance() == o.Init && !p.Dead()
 }
