@@ -4,7 +4,6 @@ package box_test
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,18 +25,7 @@ import (
 // orphan kills keeper and init of a locked workspace so that neither can end what runs in it.
 func orphan(t *testing.T, b *boxtest.Box) {
 	t.Helper()
-	init, err := strconv.Atoi(strings.TrimSpace(b.Sh(t, "echo $PPID").Stdout))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", init))
-	if err != nil {
-		t.Fatal(err)
-	}
-	keeper, err := strconv.Atoi(strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))[2])
-	if err != nil {
-		t.Fatal(err)
-	}
+	keeper, init := monitors(t, b)
 	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
 		for _, pid := range []int{keeper, init} {
 			if err := unix.Kill(pid, sig); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // decide makes init's plan, and opens init's directory in /proc.
@@ -63,6 +64,7 @@ func (b *building) sendSetUp(context.Context) error {
 		return err
 	}
 	if b.guest.Lock != nil {
+		thread.Reserve(ownThreads)
 		if err := procs.ExpectEnd(b.config.RunDir, k.init.Pid, b.config.Caller.Root); err != nil {
 			return err
 		}
@@ -246,3 +248,7 @@ func openSelf(runDir string) (int, error) {
 	}
 	return fd, nil
 }
+
+// ownThreads is how many threads the keeper of a locked workspace starts before the first command, which can use up the
+// tasks of a container in which the keeper is too.
+const ownThreads = 16
