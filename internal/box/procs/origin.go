@@ -185,7 +185,17 @@ func (o origin) includes(p Stat) bool {
 // in the first: it may not be in /proc yet when its number's turn comes, and its parent no longer when the parent's
 // does.
 func (o origin) left() (found List, err error) {
-	if err := canSee(o.PIDs); err != nil {
+	own, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return nil, fault.Wrap(err, "identify the pid namespace")
+	}
+	if own != o.PIDs && o.endedWithDaemon() {
+		return nil, nil
+	}
+	if own != o.PIDs {
+		return nil, fault.New(fault.Conflict, "they were in another pid namespace, such as that of another container")
+	}
+	if err := canSeeAll(); err != nil {
 		return nil, err
 	}
 	for range busyScans {
@@ -263,15 +273,8 @@ func lastGiven() (int, error) {
 	return last, nil
 }
 
-// canSee returns an error unless /proc shows all processes of a pid namespace, which is that of this process.
-func canSee(pids string) error {
-	own, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return fault.Wrap(err, "identify the pid namespace")
-	}
-	if own != pids {
-		return fault.New(fault.Conflict, "its processes are in another pid namespace, such as that of another container")
-	}
+// canSeeAll returns an error unless /proc shows all processes of this process's pid namespace.
+func canSeeAll() error {
 	if ids, ok := readNamespaced(os.Getpid()); !ok || len(ids.pid) != 1 || ids.pid[0] != os.Getpid() {
 		return fault.New(fault.Conflict, "/proc belongs to another pid namespace")
 	}
@@ -305,6 +308,11 @@ func (o origin) leftWithin(patience time.Duration) (found List, err error) {
 		time.Sleep(wait)
 	}
 }
+
+// endedWithDaemon reports whether the daemon that started the keeper was PID 1 of the pid namespace, such as that of a
+// container. A home has one daemon at a time, so that one has ended, and the kernel has killed all processes of its
+// namespace (pid_namespaces(7)).
+func (o origin) endedWithDaemon() bool { return len(o.Above) == 2 && o.Above[1].PID == 1 }
 
 func (o origin) initRuns() bool {
 	p, ok := readStat("/proc/" + strconv.Itoa(o.Init.PID) + "/stat")

@@ -85,6 +85,9 @@ func TestProveEnd_RefusesWhatItCannotKnow(t *testing.T) {
 		dirs["init has ended"] = dir
 		dirs["the pid of init belongs to another process"], _ = expect(t, func(o *origin) { o.Init.Start++ })
 	})
+	dirs["the pid namespace of a daemon that was PID 1"], _ = expect(t, func(o *origin) {
+		o.PIDs, o.Above = "pid:[1]", []instance{o.Above[0], {1, 1}}
+	})
 	dirs["no file"] = t.TempDir()
 	dirs["no directory"] = filepath.Join(t.TempDir(), "none")
 	dirs["an earlier boot"] = t.TempDir()
