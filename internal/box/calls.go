@@ -448,8 +448,8 @@ func (f *Frozen) Thaw() error {
 // Stop sends SIGTERM to all processes, kills those that are left after grace, and waits until they are gone.
 // The keeper then unmounts, which takes as long as flushing what was written; see Gone. A keeper that does
 // not answer within grace and ten seconds, or before ctx ends, is killed. Stopping a box that has ended is
-// not an error. In tier workspace Conflict means that processes are left: the box has not ended. The keeper continues to
-// kill them, or the hint says how to end them.
+// not an error. In tier workspace Conflict means that processes are left: the box has not ended. The keeper continues
+// to kill them, or the hint says how to end them.
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 
 // origin tells the processes of a locked workspace from others, also when its keeper and its init have ended. A process
 // cannot change what it is told by: each descends from init, was started later than the keeper, has no_new_privs and
-// more filters than the keeper (seccomp(2): both are inherited and cannot be removed), and is in the namespaces of init,
+// more filters than the keeper (seccomp(2): both are inherited and cannot be removed), and is in init's namespaces,
 // since the filters refuse to enter or to make others. The kernel makes an orphan a child of an ancestor that is a
 // subreaper, or of PID 1 (prctl(2), PR_SET_CHILD_SUBREAPER; kernel/exit.c, find_new_reaper). So its parents are
 // processes of the same workspace, up to one in Above or PID 1.
