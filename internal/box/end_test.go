@@ -58,8 +58,8 @@ func isLeft(t *testing.T, b *boxtest.Box) {
 }
 
 // TestLocked_WithoutMonitorHasNotEnded checks that a locked workspace whose keeper and init were killed does not count
-// as ended while a process is left, and can be started again when none is. The test is not parallel: what it leaves looks
-// like the processes of other locked workspaces without a keeper.
+// as ended while a process is left, and can be started again when none is. The test is not parallel: what it leaves
+// looks like the processes of other locked workspaces without a keeper.
 func TestLocked_WithoutMonitorHasNotEnded(t *testing.T) { //nolint:paralleltest // see above
 	t.Run("processes in no list", func(t *testing.T) {
 		b := startChains(t)
