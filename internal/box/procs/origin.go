@@ -189,11 +189,8 @@ func (o origin) left() (found List, err error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "identify the pid namespace")
 	}
-	if own != o.PIDs && o.endedWithDaemon() {
-		return nil, nil
-	}
 	if own != o.PIDs {
-		return nil, fault.New(fault.Conflict, "they were in another pid namespace, such as that of another container")
+		return o.visible()
 	}
 	if err := canSeeAll(); err != nil {
 		return nil, err
@@ -309,10 +306,26 @@ func (o origin) leftWithin(patience time.Duration) (found List, err error) {
 	}
 }
 
-// endedWithDaemon reports whether the daemon that started the keeper was PID 1 of the pid namespace, such as that of a
-// container. A home has one daemon at a time, so that one has ended, and the kernel has killed all processes of its
-// namespace (pid_namespaces(7)).
-func (o origin) endedWithDaemon() bool { return len(o.Above) == 2 && o.Above[1].PID == 1 }
+// visible lists the processes in the pid namespace of the workspace, which is not that of this process. A namespace, such
+// as that of a container, is visible only from those around it. If it is not, it has ended: a home has one daemon at a
+// time, and containers that use a home one after the other do not run at the same time. Its processes have ended with
+// it (pid_namespaces(7)).
+func (o origin) visible() (found List, err error) {
+	pids, err := allPIDs()
+	if err != nil {
+		return nil, fault.Wrap(err, "list the processes")
+	}
+	for _, pid := range pids {
+		dir := "/proc/" + strconv.Itoa(pid)
+		if space, err := os.Readlink(dir + "/ns/pid"); err != nil || space != o.PIDs {
+			continue
+		}
+		if p, ok := readStat(dir + "/stat"); ok && !p.Dead() {
+			found = append(found, p)
+		}
+	}
+	return found, nil
+}
 
 func (o origin) initRuns() bool {
 	p, ok := readStat("/proc/" + strconv.Itoa(o.Init.PID) + "/stat")
