@@ -115,7 +115,9 @@ var packages = map[string][]string{
 		"internal/thread",
 	},
 	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
-	"internal/box/procs":    {"internal/box/initlink", "internal/fault", "internal/ports/sockets"},
+	"internal/box/procs": {
+		"internal/box/initlink", "internal/fault", "internal/mounttable", "internal/ports/sockets",
+	},
 	"internal/box/execs": {
 		"client/wire", "internal/box/initlink", "internal/box/notify", "internal/box/procs",
 		"internal/fault",
