@@ -173,6 +173,7 @@ type entrance struct {
 
 	mu    sync.Mutex
 	asked map[string]int
+	up    chan struct{} // a dial was given up
 }
 
 // newEntrance starts an entrance and makes the directories of a sandbox.
@@ -184,7 +185,7 @@ func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
 	}
 	t.Cleanup(func() { os.RemoveAll(top) })
 	e := &entrance{t: t, dir: filepath.Join(top, "run"), work: filepath.Join(top, "work"), uid: uid, table: table,
-		asked: map[string]int{}}
+		asked: map[string]int{}, up: make(chan struct{}, 1000)}
 	for _, dir := range []string{top, e.dir, e.work, filepath.Join(e.dir, InetPorts)} {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
@@ -258,7 +259,15 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 		e.mu.Lock()
 		e.asked["given up"]++
 		e.mu.Unlock()
+		e.up <- struct{}{}
 		return
+	case at == "until given up":
+		select {
+		case <-e.up:
+		case <-time.After(time.Minute):
+			e.t.Error("no dial was given up")
+		}
+		errno, err = 0, nil
 	case !ok:
 		errno, err = int(unix.EHOSTUNREACH), nil
 	}
@@ -330,6 +339,7 @@ func (e *entrance) run(program []string, env ...string) (string, error) {
 	if e.uid != os.Getuid() {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(e.uid), Gid: uint32(e.uid)}
 	}
+	cmd.WaitDelay = 5 * time.Second // a program that is left over may have the output
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
