@@ -61,7 +61,8 @@ func BenchmarkInet_Connect(b *testing.B) {
 				b.Fatalf("%v %s", err, out)
 			}
 			inside = append(inside, numbers(b, out)...)
-			text, err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{argInetConnect, table["203.0.113.5:7"]}}).CombinedOutput()
+			direct := &exec.Cmd{Path: "/proc/self/exe", Args: []string{argInetConnect, table["203.0.113.5:7"]}}
+			text, err := direct.CombinedOutput()
 			if err != nil {
 				b.Fatalf("%v %s", err, text)
 			}

@@ -41,14 +41,15 @@ func TestSockaddr_DecodesWhatItEncodes(t *testing.T) {
 		if err != nil || got != want || family(b) != f {
 			t.Errorf("%s: %v %v", address, got, err)
 		}
-		if _, err := addressOf(b[:inetSize-1]); err != unix.EINVAL { //nolint:errorlint // an Errno
+		if _, err := addressOf(b[:inetSize-1]); err != unix.EINVAL {
 			t.Errorf("%s, cut: %v", address, err)
 		}
 	}
-	if b := sockaddr(unix.AF_INET6, netip.MustParseAddrPort("10.0.0.1:7")); !bytes.Contains(b, []byte("\xff\xff\x0a\x00\x00\x01")) {
+	b := sockaddr(unix.AF_INET6, netip.MustParseAddrPort("10.0.0.1:7"))
+	if !bytes.Contains(b, []byte("\xff\xff\x0a\x00\x00\x01")) {
 		t.Errorf("an IPv4 address for IPv6: %x", b)
 	}
-	if _, err := addressOf(make([]byte, inet6Size)); err != unix.EAFNOSUPPORT { //nolint:errorlint // an Errno
+	if _, err := addressOf(make([]byte, inet6Size)); err != unix.EAFNOSUPPORT {
 		t.Errorf("no family: %v", err)
 	}
 }

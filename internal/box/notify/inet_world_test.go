@@ -121,7 +121,8 @@ func (c inetConfig) confine() (listener int, err error) {
 		defer r.Close()
 		for dir, rights := range map[string]uint64{"/usr": landlock.RunRights, "/bin": landlock.RunRights,
 			"/lib": landlock.RunRights, "/lib64": landlock.RunRights, "/etc": landlock.ReadRights,
-			"/proc": landlock.ReadRights, "/sys": landlock.ReadRights, "/dev": landlock.ReadRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE,
+			"/proc": landlock.ReadRights, "/sys": landlock.ReadRights,
+			"/dev": landlock.ReadRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE,
 			c.Work: ^uint64(0), "/proc/self/exe": landlock.RunRights} {
 			fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 			if errors.Is(err, unix.ENOENT) {
