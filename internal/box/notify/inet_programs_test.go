@@ -139,9 +139,16 @@ s = socket.socket()
 try: s.connect(('203.0.113.5', 82)); raise AssertionError
 except Alarm: pass
 want(s.connect_ex(('203.0.113.5', 7)), 0)
+signal.signal(signal.SIGALRM, lambda *a: None); signal.siginterrupt(signal.SIGALRM, False)
+if os.fork() == 0:
+    time.sleep(0.5); socket.create_connection(l.getsockname()); os._exit(0)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05) # calls begin again after a handler with SA_RESTART
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.accept(l.fileno(), ctypes.create_string_buffer(16), ctypes.byref(ctypes.c_int(16))) >= 0, ctypes.get_errno()
+signal.setitimer(signal.ITIMER_REAL, 0); os.wait()
 pid = os.fork()
 if pid == 0: # dies while it waits
-    signal.signal(signal.SIGALRM, signal.SIG_DFL); signal.setitimer(signal.ITIMER_REAL, 0.1); l.accept()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL); signal.setitimer(signal.ITIMER_REAL, 0.1); print(l.accept()); os._exit(7)
 want(os.waitpid(pid, 0)[1], signal.SIGALRM)`},
 	{"sharing", "python3", `
 import array
@@ -284,6 +291,32 @@ func TestInet_ServesPrograms(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestInet_EndsTheDialsOfItsCallers checks that the entrance notices when a caller does not wait any longer, although
+// another process has the socket.
+func TestInet_EndsTheDialsOfItsCallers(t *testing.T) {
+	t.Parallel()
+	for who, uid := range inetUsers(t) {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			e := newEntrance(t, uid, outside(t))
+			e.table["203.0.113.5:83"] = "until given up"
+			out, err := e.run([]string{python(t), "-c", inetPrelude + `
+import signal
+held = []
+for end in 'killed', 'interrupted':
+    s = socket.socket(); held.append(s); pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGUSR1, lambda *a: os._exit(0)); os.write(1, b''); s.connect(('203.0.113.5', 82))
+    time.sleep(0.3); os.kill(pid, signal.SIGKILL if end == 'killed' else signal.SIGUSR1); os.waitpid(pid, 0)
+    n = socket.create_connection(('203.0.113.5', 83)); want(n.recv(1), b'') # the entrance closes it
+print('ok', flush=True); os._exit(0)`})
+			if err != nil || out != "ok\n" || e.wanted("given up") != 2 {
+				t.Errorf("%v\n%s\n%d dials were given up", err, out, e.wanted("given up"))
+			}
+		})
 	}
 }
 

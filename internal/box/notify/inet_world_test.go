@@ -122,7 +122,8 @@ func (c inetConfig) confine() (listener int, err error) {
 		defer r.Close()
 		for dir, rights := range map[string]uint64{"/usr": landlock.RunRights, "/bin": landlock.RunRights,
 			"/lib": landlock.RunRights, "/lib64": landlock.RunRights, "/etc": landlock.ReadRights,
-			"/proc": landlock.ReadRights, "/sys": landlock.ReadRights, "/dev": landlock.ReadRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE,
+			"/proc": landlock.ReadRights, "/sys": landlock.ReadRights,
+			"/dev": landlock.ReadRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE,
 			c.Work: ^uint64(0), "/proc/self/exe": landlock.RunRights} {
 			fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 			if errors.Is(err, unix.ENOENT) {
@@ -174,6 +175,7 @@ type entrance struct {
 
 	mu    sync.Mutex
 	asked map[string]int
+	up    chan struct{} // a dial was given up
 }
 
 // newEntrance starts an entrance and makes the directories of a sandbox.
@@ -185,7 +187,7 @@ func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
 	}
 	t.Cleanup(func() { os.RemoveAll(top) })
 	e := &entrance{t: t, dir: filepath.Join(top, "run"), work: filepath.Join(top, "work"), uid: uid, table: table,
-		asked: map[string]int{}}
+		asked: map[string]int{}, up: make(chan struct{}, 1000)}
 	for _, dir := range []string{top, e.dir, e.work, filepath.Join(e.dir, InetPorts)} {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
@@ -260,7 +262,15 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 		e.mu.Lock()
 		e.asked["given up"]++
 		e.mu.Unlock()
+		e.up <- struct{}{}
 		return
+	case at == "until given up":
+		select {
+		case <-e.up:
+		case <-time.After(time.Minute):
+			e.t.Error("no dial was given up")
+		}
+		errno, err = 0, nil
 	case !ok:
 		errno, err = int(unix.EHOSTUNREACH), nil
 	}
@@ -333,6 +343,7 @@ func (e *entrance) run(program []string, env ...string) (string, error) {
 	if e.uid != os.Getuid() {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(e.uid), Gid: uint32(e.uid)}
 	}
+	cmd.WaitDelay = 5 * time.Second // a program that is left over may have the output
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

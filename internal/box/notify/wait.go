@@ -66,8 +66,8 @@ func (w *waiting) over() unix.Errno {
 }
 
 // signalled returns restart if a signal waits for the calling thread, EINTR if one waits for its process, of which the
-// kernel may have chosen another thread to take it, and 0 for none. SIGSTOP does not count, which a freeze sends to all
-// threads.
+// kernel may have chosen another thread to take it, and 0 for none. The first thread is chosen if it does not block the
+// signal (complete_signal in kernel/signal.c). SIGSTOP does not count, which a freeze sends to all threads.
 func (c caller) signalled() unix.Errno {
 	f, err := c.status()
 	if err != nil {
@@ -80,7 +80,7 @@ func (c caller) signalled() unix.Errno {
 	seen := ^(set("SigBlk") | 1<<(unix.SIGSTOP-1) | 1<<(unix.SIGCONT-1))
 	own, shared := set("SigPnd")&seen, set("ShdPnd")&seen
 	switch {
-	case own != 0, shared != 0 && f["Threads"] == "1":
+	case own != 0, shared != 0 && f["Pid"] == f["Tgid"]:
 		return restart
 	case shared != 0:
 		return unix.EINTR

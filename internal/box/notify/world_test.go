@@ -50,6 +50,8 @@ func TestMain(m *testing.M) {
 		os.Exit(beInet())
 	case argInetGo:
 		os.Exit(beInetGo())
+	case argInetConnect:
+		os.Exit(beInetConnect())
 	case argPlay:
 		os.Exit(bePlay())
 	}
