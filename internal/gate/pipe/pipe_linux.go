@@ -1,7 +1,7 @@
 //go:build linux && (amd64 || arm64)
 
-// Package pipe is one end of a link.Pair as a link endpoint of gVisor's network stack. The gate is at one end, and at the
-// other one either a sentry or the entrance of a sandbox without a network stack. Package gate and package entrance
+// Package pipe is one end of a link.Pair as a link endpoint of gVisor's network stack. The gate is at one end. At the
+// other is either a sentry, or the entrance of a sandbox without a network stack. Package gate and package entrance
 // import it; it imports limit.
 package pipe
 
@@ -49,8 +49,8 @@ type Pipe struct {
 }
 
 // New takes ownership of file, an end of a link.Pair, which it makes pollable, and returns the file that the caller
-// closes after Attach(nil), also if it fails. mtu is the maximum size of a packet, in bytes. The pipe calls lost for each lost
-// packet, and over once when the other end has closed, with an error or nil.
+// closes after Attach(nil), also if it fails. mtu is the maximum size of a packet, in bytes. The pipe calls lost for
+// each lost packet, and over once when the other end has closed, with an error or nil.
 func New(file *os.File, mtu int, lost func(), over func(error)) (*Pipe, *os.File, error) {
 	file, err := pollable(file)
 	if err != nil {

@@ -142,8 +142,8 @@ func serve(conn io.ReadWriter, from []*os.File) error {
 	}
 }
 
-// begin starts the gate, and the entrance if from is its two listeners. ca is the certificate that the sandbox must trust,
-// if any.
+// begin starts the gate, and the entrance if from is its two listeners. ca is the certificate that the sandbox must
+// trust, if any.
 func begin(q control.Request, from []*os.File) (w *warden, ca []byte, err error) {
 	if q.Journal == "" {
 		return nil, nil, fault.New(fault.Internal, "the first request of a gate has no journal")

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// HeaderSize and StatusSize are the sizes of both messages, in bytes.
+	// HeaderSize is the size of a header, in bytes.
 	HeaderSize = 20
+	// StatusSize is the size of a status, in bytes.
 	StatusSize = 4
 
 	version = 1
