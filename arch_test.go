@@ -99,9 +99,9 @@ var packages = map[string][]string{
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
 		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
-		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
-		"internal/landlock", "internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
-		"internal/secretbox", "internal/thread", "internal/undo", "internal/unixsock",
+		"internal/gate/control", "internal/gate/entrance/ask", "internal/gate/link", "internal/javastore",
+		"internal/journal", "internal/landlock", "internal/mounttable", "internal/plan", "internal/program",
+		"internal/rootspec", "internal/secretbox", "internal/thread", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
 	"internal/box/cgroup": {
@@ -143,8 +143,8 @@ var packages = map[string][]string{
 	},
 	"internal/box/seccomp": {},
 	"internal/box/notify": {
-		"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/mounttable",
-		"internal/rootspec", "internal/thread",
+		"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/gate/entrance/ask",
+		"internal/mounttable", "internal/rootspec", "internal/thread",
 	},
 
 	// The monitor imports link and control, so these never import the gate itself and its network stack.

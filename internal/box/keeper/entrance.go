@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
 )
 
 // entranceBacklog is how many connections of init may wait for the gate to accept them.
@@ -25,10 +25,10 @@ func listenEntrance(dir string) (stream, messages *os.File, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, nil, fault.Wrap(err, "make the entrance of the gate")
 	}
-	if stream, err = listenAt(dir, notify.InetTCP, unix.SOCK_STREAM); err != nil {
+	if stream, err = listenAt(dir, ask.Stream, unix.SOCK_STREAM); err != nil {
 		return nil, nil, err
 	}
-	if messages, err = listenAt(dir, notify.InetUDP, unix.SOCK_SEQPACKET); err != nil {
+	if messages, err = listenAt(dir, ask.Messages, unix.SOCK_SEQPACKET); err != nil {
 		stream.Close()
 		return nil, nil, err
 	}

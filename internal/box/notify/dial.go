@@ -117,9 +117,9 @@ func (s *server) enter(c caller, socket int, port uint16) unix.Errno {
 
 // leave connects a socket to the entrance, and waits until that has dialled.
 func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
-	name := InetTCP
+	name := ask.Stream
 	if e.packet {
-		name = InetUDP
+		name = ask.Messages
 	}
 	switch err := unix.Connect(socket, &unix.SockaddrUnix{Name: s.inet.dir + name}); {
 	case errors.Is(err, unix.EISCONN), errors.Is(err, unix.EINVAL):

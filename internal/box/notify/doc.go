@@ -30,5 +30,5 @@
 // the kernel reads the arguments again and checks the caller's own rights, so a caller that swaps them gains nothing
 // (seccomp_unotify(2), "Design goals").
 //
-// May be imported by box/guest and box/execs; it imports box/seccomp and fault.
+// May be imported by box/guest and box/execs; it imports box/seccomp, gate/entrance/ask and fault.
 package notify

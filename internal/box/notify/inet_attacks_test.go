@@ -33,7 +33,8 @@ for family in range(46):
             except OSError: continue
             if family == socket.AF_UNIX and kind in (1, 5): continue
             # what stands for a socket of the Internet is a Unix socket: it has no option of one
-            if family not in (socket.AF_INET, socket.AF_INET6) or syscall(NR_GETSOCKOPT, s.fileno(), 6, 1, ctypes.create_string_buffer(4), ctypes.byref(ctypes.c_int(4))) == 0: through()
+            has = lambda level, option: syscall(NR_GETSOCKOPT, s.fileno(), level, option, ctypes.create_string_buffer(4), ctypes.byref(ctypes.c_int(4))) == 0
+            if family not in (socket.AF_INET, socket.AF_INET6) or has(0, 2) or has(41, 16): through() # IP_TTL, IPV6_UNICAST_HOPS
             if kind not in (1, 2) or proto not in (0, 6, 17, 262): through()
 for kind in 1, 2, 5: no(lambda: (socket.socketpair(socket.AF_INET, kind), through()))`},
 	{"unix sockets of the host", `

@@ -200,7 +200,7 @@ func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
 			t.Fatal(err)
 		}
 	}
-	for name, network := range map[string]string{InetTCP: "unix", InetUDP: "unixpacket"} {
+	for name, network := range map[string]string{ask.Stream: "unix", ask.Messages: "unixpacket"} {
 		l, err := net.ListenUnix(network, &net.UnixAddr{Name: filepath.Join(e.dir, name), Net: network})
 		if err == nil {
 			err = os.Chmod(l.Addr().String(), 0o777)

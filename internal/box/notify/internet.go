@@ -22,20 +22,16 @@ import (
 // Inet is the Internet of callers without sockets of it.
 type Inet struct {
 	// Dir is an absolute path of a directory that callers can neither open nor change. It contains the listeners of the
-	// entrance, InetTCP (SOCK_STREAM) and InetUDP (SOCK_SEQPACKET), and the directory InetPorts, which is empty at the
-	// start, and in which callers' own ports are made.
+	// entrance, ask.Stream and ask.Messages, and the directory InetPorts, which is empty at the start, and in which
+	// callers' own ports are made.
 	Dir string
 	// Own are the addresses of the sandbox besides those of loopback. The first of a family is that of connections that
 	// leave the sandbox.
 	Own []netip.Addr
 }
 
-// The names in Inet.Dir.
-const (
-	InetTCP   = "tcp"
-	InetUDP   = "udp"
-	InetPorts = "ports"
-)
+// InetPorts is the name in Inet.Dir of the directory of the sandbox's own ports.
+const InetPorts = "ports"
 
 // Bounds on the calls that are served at a time.
 const (

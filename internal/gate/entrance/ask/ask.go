@@ -17,6 +17,13 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
+// Stream and Messages are the names of the listeners in the directory of an entrance: of type SOCK_STREAM for TCP, and
+// of type SOCK_SEQPACKET for UDP.
+const (
+	Stream   = "tcp"
+	Messages = "udp"
+)
+
 const (
 	// HeaderSize is the size of a header, in bytes.
 	HeaderSize = 20
