@@ -38,6 +38,8 @@ func (s *server) sendto(c caller) verdict {
 		return fail(err)
 	}
 	switch {
+	case s.inet.local(to.Addr()) && to.Port() != dns: // no socket for UDP has a port here
+		return verdict{errno: unix.ECONNREFUSED}
 	case e.peer == to && !e.spent:
 		return proceed
 	case e.peer.IsValid() && e.peer.Port() == dns && to.Port() == dns && !e.spent: // all are the same

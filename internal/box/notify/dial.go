@@ -47,6 +47,9 @@ func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, o
 	if to.Addr().Is4() != (e.family == unix.AF_INET) && (!e.packet || e.family == unix.AF_INET) {
 		return verdict{errno: unix.EAFNOSUPPORT}, true
 	}
+	if e.packet && e.peer.IsValid() { // a socket for UDP can be connected again
+		e.spent = true
+	}
 	return s.dial(c, socket, inode, e, to), true
 }
 
