@@ -54,7 +54,7 @@ type internet struct {
 
 	brief     chan struct{}
 	waiting   chan struct{}
-	accepting [64]sync.Mutex // held during accept(2), by the socket's cookie
+	accepting [32]sync.Mutex // held during accept(2), by the socket's cookie
 }
 
 // newInternet opens i. The result is closed by closing file.
