@@ -4,7 +4,10 @@ package cli_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,29 +17,52 @@ import (
 )
 
 // TestClients_Locked checks that common programs work in a locked workspace, which has no namespaces, as in other tiers,
-// and that nothing but what the rules allow is reached.
+// and that nothing but what the rules allow is reached: of real root, and of a user in a pod whose runtime refuses
+// namespaces and pidfd_getfd(2).
 func TestClients_Locked(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
+	t.Run("root", func(t *testing.T) {
+		t.Parallel()
+		l := newLab(t)
+		l.locked("curl", "git")
+	})
+	t.Run("pod", func(t *testing.T) {
+		t.Parallel()
+		l := newLab(t)
+		if err := errors.Join(os.Mkdir(l.dir, 0o700), os.Chown(l.dir, podID, podID), os.Chmod(l.root, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		l.asPod = []string{"inpod", podUser}
+		var all []string
+		for _, c := range labClients {
+			if !slices.Contains([]string{"apt", "java"}, c.name) { // they change directories of the system
+				all = append(all, c.name)
+			}
+		}
+		l.locked(all...)
+	})
+}
+
+// locked checks the clients with the given names, and what is not allowed, in a locked workspace.
+func (l *lab) locked(names ...string) {
+	l.t.Helper()
 	l.packages()
 	l.trusted()
 	var clients []labClient
 	var flags []string
 	for _, c := range labClients {
-		if slices.Contains([]string{"apt", "java"}, c.name) {
-			continue // they change directories of the system, which a locked workspace cannot
+		if slices.Contains(names, c.name) {
+			clients = append(clients, c)
+			flags = append(flags, "--allow", fmt.Sprintf("%s.lab.test:%d", c.name, cmp.Or(c.port, 443)))
 		}
-		clients = append(clients, c)
-		flags = append(flags, "--allow", fmt.Sprintf("%s.lab.test:%d", c.name, cmp.Or(c.port, 443)))
 	}
 	l.run(slices.Concat([]string{"create", sandbox, "--tier", "workspace", "--driver", "copy", "--no-repo",
 		"--from", filepath.Dir(l.write("work/file", "one\n"))}, plainEnv(), flags)...)
-
 	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) { l.with(t).serves(c) })
+		l.t.Run(c.name, func(t *testing.T) { l.with(t).serves(c) })
 	}
 
-	t.Run("what no rule names", func(t *testing.T) {
+	l.t.Run("what no rule names", func(t *testing.T) {
 		l := l.with(t)
 		out, err := l.sh(`no curl -qsS https://evil.lab.test/secret; no curl -qsSk --connect-timeout 20 https://` + labEvil4 + `/secret
 			no curl -qsSk --connect-timeout 20 'https://[` + labEvil6 + `]/secret'
@@ -52,13 +78,21 @@ func TestClients_Locked(t *testing.T) {
 		l.spared("evil.lab.test")
 	})
 
-	// Ports of the sandbox, and the same ports of the host.
-	t.Run("loopback", func(t *testing.T) {
+	// The sandbox has its own ports, and reaches none of the host.
+	l.t.Run("loopback", func(t *testing.T) {
 		l := l.with(t)
+		const service = `import http.server; s = http.server.HTTPServer(("", 8098), http.server.SimpleHTTPRequestHandler)
+print("ready", flush=True); import threading; threading.Thread(target=s.serve_forever, daemon=True).start(); import sys; sys.stdin.read()`
+		l.start(nil, l.into[0], append(slices.Clone(l.into[1:]), "/usr/bin/python3", "-c", service)...)
 		out, err := l.sh(`echo own >page; /usr/bin/python3 -m http.server 8099 >/dev/null 2>&1 & trap "kill $!" EXIT
-			for i in $(seq 100); do curl -qsS http://127.0.0.1:8099/page && break; sleep 0.1; done; curl -qsS "http://[::1]:8099/page" http://localhost:8099/page`)
+			for i in $(seq 600); do curl -qsS http://127.0.0.1:8099/page && break; sleep 0.1; done; curl -qsS "http://[::1]:8099/page" http://localhost:8099/page
+			for at in 127.0.0.1 '[::1]' localhost 0.0.0.0 ` + labDaemon4 + ` '[` + labDaemon6 + `]'; do no curl -qsS --connect-timeout 20 http://$at:8098/; done`)
 		if err != nil || strings.Count(out, "own\n") != 3 {
 			t.Errorf("%v: %s", err, out)
+		}
+		if out, err := exec.Command(l.into[0], append(slices.Clone(l.into[1:]), "curl", "-qsS", "http://127.0.0.1:8098/")...).
+			CombinedOutput(); err != nil {
+			t.Errorf("the host's own service: %v: %s", err, out)
 		}
 	})
 }

@@ -5,6 +5,7 @@ package notify
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,14 +70,22 @@ func (s *server) accept(c caller) verdict {
 }
 
 // acceptFrom accepts a connection that waits. Of the calls of this process on one socket, only one is in accept(2),
-// which has nothing to wait for then, unless the caller accepts in another way at the same time.
+// which has nothing to wait for then. A caller that takes the connection meanwhile, by an accept(2) of the kernel, can
+// make that call wait for the next one, and with it a thread; never more than there are locks.
 func (s *server) acceptFrom(socket, flags int) (int, error) {
 	inode, err := inodeOf(socket)
 	if err != nil {
 		return -1, err
 	}
+	if !readable(socket) {
+		return -1, unix.EAGAIN
+	}
 	one := &s.inet.accepting[inode%uint64(len(s.inet.accepting))]
-	one.Lock()
+	for late := time.Now().Add(lockPatience); !one.TryLock(); time.Sleep(lockPause) {
+		if time.Now().After(late) {
+			return -1, unix.EAGAIN
+		}
+	}
 	defer one.Unlock()
 	if !readable(socket) {
 		return -1, unix.EAGAIN
@@ -84,3 +93,9 @@ func (s *server) acceptFrom(socket, flags int) (int, error) {
 	peer, _, err := unix.Accept4(socket, flags|unix.SOCK_CLOEXEC)
 	return peer, err
 }
+
+// Times to wait for the lock of accept(2), which is held for microseconds unless a caller prevents it.
+const (
+	lockPatience = 100 * time.Millisecond
+	lockPause    = time.Millisecond
+)

@@ -150,6 +150,22 @@ time.sleep(1)
 want(socket.socket().getsockname(), ('0.0.0.0', 0)) # calls that do not wait are answered meanwhile
 for pid in kids: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
 full.close()`},
+	{"accepts that race", `
+import fcntl, signal
+pid = os.fork()
+if pid == 0:
+    b, n = ctypes.create_string_buffer(64), ctypes.c_int(64)
+    for _ in range(40):
+        l = socket.create_server(('127.0.0.1', 0), backlog=100); at = l.getsockname()
+        def flip():
+            while True: l.setblocking(False); l.setblocking(True)
+        def dial():
+            while True: c = socket.socket(); c.setblocking(False); no(lambda: c.connect(at)); c.close(); time.sleep(0.01)
+        threads(1, flip); threads(1, dial)
+        threads(2, lambda: [libc.accept(l.fileno(), None, None) for _ in range(10**6)])
+        threads(2, lambda: [libc.accept(l.fileno(), ctypes.create_string_buffer(64), ctypes.byref(ctypes.c_int(64))) for _ in range(10**6)])
+    time.sleep(1000)
+time.sleep(3); os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)`},
 	{"calls whose callers die", `
 import signal
 l = socket.create_server(('127.0.0.1', 0))

@@ -51,7 +51,7 @@ type internet struct {
 
 	brief     chan struct{}
 	waiting   chan struct{}
-	accepting [64]sync.Mutex // held during accept(2), by the socket's inode
+	accepting [32]sync.Mutex // held during accept(2), by the socket's inode
 }
 
 // newInternet opens i. The result is closed by closing file.

@@ -136,6 +136,7 @@ func (s *server) attempt(c caller, socket int, try func() error) error {
 		if err := try(); !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
+		time.Sleep(lockPause) // another caller was faster, or holds the lock
 	}
 }
 
