@@ -29,7 +29,11 @@ func TestClients_Locked(t *testing.T) {
 	t.Run("pod", func(t *testing.T) {
 		t.Parallel()
 		l := newLab(t)
-		if err := errors.Join(os.Mkdir(l.dir, 0o700), os.Chown(l.dir, podID, podID), os.Chmod(l.root, 0o755)); err != nil {
+		at, err := exec.LookPath("inpod")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(reachable(filepath.Dir(at)), os.Mkdir(l.dir, 0o700), os.Chown(l.dir, podID, podID), os.Chmod(l.root, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 		l.asPod = []string{"inpod", podUser}

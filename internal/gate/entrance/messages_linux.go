@@ -26,7 +26,7 @@ func (e *Entrance) serveMessages(s *session, to netip.AddrPort, answer *status) 
 		defer ep.Close()
 		s.attach(ep)
 	}
-	if answer.answer(no) != nil || no != 0 {
+	if answer.answer(no); no != 0 {
 		return
 	}
 	in := gonet.NewUDPConn(&wq, ep)

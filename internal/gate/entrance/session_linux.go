@@ -132,18 +132,21 @@ func openStatus(fd int) (*status, error) {
 		return nil, fault.New(fault.Invalid, "the descriptor of a header is not a pipe to write")
 	}
 	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err // ENXIO: nobody waits for the status
+	if errors.Is(err, unix.ENXIO) {
+		return &status{-1}, nil
 	}
-	return &status{own}, nil
+	return &status{own}, err
 }
 
-// answer writes the status and closes the pipe. It returns an error if nobody waits for the status.
-func (s *status) answer(no syscall.Errno) error {
+// answer writes the status and closes the pipe. Init does not wait long for a caller that does not want to block, so an
+// error means nothing: a caller that is gone has closed the session.
+func (s *status) answer(no syscall.Errno) {
+	if s.fd < 0 {
+		return
+	}
 	b := ask.Status(no)
-	_, err := unix.Write(s.fd, b[:])
+	_, _ = unix.Write(s.fd, b[:])
 	s.close()
-	return err
 }
 
 // close closes the pipe, unless answer has.

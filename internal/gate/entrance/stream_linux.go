@@ -70,7 +70,8 @@ func (e *Entrance) dial(s *session, wq *waiter.Queue, to netip.AddrPort, answer 
 	ep, no := e.connect(ctx, tcp.ProtocolNumber, wq, to)
 	err := s.SetReadDeadline(time.Unix(1, 0))
 	watch.Wait()
-	err = errors.Join(err, s.SetReadDeadline(time.Time{}), answer.answer(no))
+	err = errors.Join(err, s.SetReadDeadline(time.Time{}))
+	answer.answer(no)
 	if err == nil && no != 0 {
 		err = errRefused
 	}
