@@ -372,8 +372,51 @@ func TestStatus_DoesNotWait(t *testing.T) {
 	if err := entrancetest.Send(c, h[:], w); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.Read(make([]byte, 1)); err == nil {
-		t.Errorf("%d bytes", n)
+	echoes(t, c)
+}
+
+// TestStatus_NobodyWaits closes the end of the status pipe to read before the dial, and while it takes long, as init does
+// for a caller that does not want to block. The connection is made.
+func TestStatus_NobodyWaits(t *testing.T) {
+	t.Parallel()
+	dialled := make(chan struct{})
+	to := toServer(t, echo)
+	s := open(t, func(ctx context.Context, network string, at netip.AddrPort) (net.Conn, error) {
+		select {
+		case <-dialled:
+		case <-ctx.Done():
+		}
+		return to(ctx, network, at)
+	})
+	var all []*net.UnixConn
+	for range 2 {
+		c, status, err := s.Ask("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		status.Close()
+		all = append(all, c)
+	}
+	close(dialled)
+	for _, c := range all {
+		echoes(t, c)
+	}
+}
+
+// echoes checks that a connection leads to echo.
+func echoes(t *testing.T, c *net.UnixConn) {
+	t.Helper()
+	b := make([]byte, 1)
+	err := c.SetDeadline(time.Now().Add(2 * time.Minute))
+	if err == nil {
+		_, err = c.Write([]byte("x"))
+	}
+	if err == nil {
+		_, err = io.ReadFull(c, b)
+	}
+	if err != nil || b[0] != 'x' {
+		t.Errorf("%q, %v", b, err)
 	}
 }
 
