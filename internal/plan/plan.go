@@ -189,8 +189,8 @@ func (c Config) Gated() bool {
 	return c.Tier == TierSupervised || c.Tier == TierContainer || c.Tier == TierGvisor || c.Entered()
 }
 
-// Entered reports whether the box is a locked workspace with a gate, which has no packets: connections of commands enter
-// the gate through sockets of init.
+// Entered reports whether the box is a locked workspace with a gate, which has no packets: connections of commands
+// enter the gate through sockets of init.
 func (c Config) Entered() bool { return c.Locked() && c.Net == NetRules }
 
 // EntranceDir is the directory of the host for such connections, which is closed to commands.

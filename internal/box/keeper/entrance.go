@@ -35,8 +35,8 @@ func listenEntrance(dir string) (stream, messages *os.File, err error) {
 	return stream, messages, nil
 }
 
-// listenAt returns a Unix socket that listens at a name in a directory. The path of the directory may be longer than the
-// address of a socket.
+// listenAt returns a Unix socket that listens at a name in a directory. The path of the directory may be longer than
+// the address of a socket.
 func listenAt(dir, name string, kind int) (*os.File, error) {
 	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

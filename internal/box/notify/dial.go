@@ -142,8 +142,8 @@ func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) uni
 	return errno
 }
 
-// requestDial sends the header on a socket that is connected to the entrance, and returns the end of the pipe to read. It
-// never waits: the caller has the socket too, and may have filled it.
+// requestDial sends the header on a socket that is connected to the entrance, and returns the end of the pipe to read.
+// It never waits: the caller has the socket too, and may have filled it.
 func requestDial(socket int, to netip.AddrPort) (status int, err error) {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {

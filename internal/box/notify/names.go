@@ -21,9 +21,9 @@ type endpoint struct {
 	spent       bool // its connection failed or was dissolved; another socket must take its place
 }
 
-// names are the endpoints of sockets by their inodes. Nothing tells this process that a socket is closed, and the kernel
-// may use its inode again, after four thousand million others. So when there are many names, those that were not used
-// for long are forgotten; their sockets still work.
+// names are the endpoints of sockets by their inodes. Nothing tells this process that a socket is closed, and the
+// kernel may use its inode again, after four thousand million others. So when there are many names, those that were
+// not used for long are forgotten; their sockets still work.
 type names struct {
 	mu            sync.Mutex
 	recent, older map[uint64]endpoint

@@ -306,10 +306,10 @@ func (o origin) leftWithin(patience time.Duration) (found List, err error) {
 	}
 }
 
-// visible lists the processes in the pid namespace of the workspace, which is not that of this process. A namespace, such
-// as that of a container, is visible only from those around it. If it is not, it has ended: a home has one daemon at a
-// time, and containers that use a home one after the other do not run at the same time. Its processes have ended with
-// it (pid_namespaces(7)).
+// visible lists the processes in the pid namespace of the workspace, which is not that of this process. A namespace,
+// such as that of a container, is visible only from those around it. If it is not, it has ended: a home has one daemon
+// at a time, and containers that use a home one after the other do not run at the same time. Its processes have ended
+// with it (pid_namespaces(7)).
 func (o origin) visible() (found List, err error) {
 	pids, err := allPIDs()
 	if err != nil {
