@@ -13,14 +13,9 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
 )
 
-// Times of a connect(2) to the Internet.
-const (
-	// dialPatience is how long a caller that does not want to block waits for the entrance. If it has not dialled by
-	// then, the call succeeds, and a dial that fails ends the connection.
-	dialPatience = 250 * time.Millisecond
-	// backlogPause is the time between two attempts if the listener in the sandbox cannot take the connection yet.
-	backlogPause = 5 * time.Millisecond
-)
+// dialPatience is how long a caller that does not want to block waits for the entrance. If it has not dialled by then,
+// the call succeeds, and a dial that fails ends the connection.
+const dialPatience = 250 * time.Millisecond
 
 // inetConnect carries out connect(2) on a socket for an address of the Internet, or dissolves the connection of a
 // socket that stands for one of it. For other calls ok is false.
@@ -104,18 +99,47 @@ func (s *server) reach(c caller, socket int, e *endpoint, to netip.AddrPort) uni
 // enter connects a socket to one of the sandbox's own ports.
 func (s *server) enter(c caller, socket int, port uint16) unix.Errno {
 	s.inet.kept.settle(port)
-	for late := time.Now().Add(dialPatience); ; time.Sleep(backlogPause) {
-		err := unix.Connect(socket, &unix.SockaddrUnix{Name: s.inet.port(port)})
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			return unix.ECONNREFUSED
-		case errors.Is(err, unix.EAGAIN) && s.valid(c.id) && time.Now().Before(late):
-			continue // the queue of the listener is full
-		case errors.Is(err, unix.EAGAIN):
-			return unix.ETIMEDOUT
-		}
-		return errnoOf(err)
+	errno := s.join(c, socket, s.inet.port(port))
+	if errno == unix.ENOENT {
+		return unix.ECONNREFUSED
 	}
+	return errno
+}
+
+// join connects a socket to a path. While the queue of the listener is full, it waits as long as the socket does for
+// TCP; the kernel would hold a thread of this process, and ignore the caller's signals and its end.
+func (s *server) join(c caller, socket int, path string) unix.Errno {
+	w := s.wait(c, socket, unix.SO_SNDTIMEO)
+	if w.blocking {
+		defer unblock(socket)()
+	} else {
+		w.until = time.Now().Add(dialPatience)
+	}
+	for {
+		err := unix.Connect(socket, &unix.SockaddrUnix{Name: path})
+		if !errors.Is(err, unix.EAGAIN) {
+			return errnoOf(err)
+		}
+		switch errno := w.over(); errno {
+		case 0:
+		case unix.EAGAIN:
+			return unix.ETIMEDOUT
+		default:
+			return errno
+		}
+		time.Sleep(time.Until(w.next()))
+	}
+}
+
+// unblock sets O_NONBLOCK on a socket until the returned function is called. The caller's descriptors share it, and the
+// caller waits. If another of its threads clears it, a call of its own sandbox takes longer.
+func unblock(socket int) (restore func()) {
+	flags, err := unix.FcntlInt(uintptr(socket), unix.F_GETFL, 0)
+	if err != nil {
+		return func() {}
+	}
+	_, _ = unix.FcntlInt(uintptr(socket), unix.F_SETFL, flags|unix.O_NONBLOCK)
+	return func() { _, _ = unix.FcntlInt(uintptr(socket), unix.F_SETFL, flags) }
 }
 
 // leave connects a socket to the entrance, and waits until that has dialled.
@@ -124,10 +148,13 @@ func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) uni
 	if e.packet {
 		name = ask.Messages
 	}
-	switch err := unix.Connect(socket, &unix.SockaddrUnix{Name: s.inet.dir + name}); {
-	case errors.Is(err, unix.EISCONN), errors.Is(err, unix.EINVAL):
+	switch errno := s.join(c, socket, s.inet.dir+name); errno {
+	case 0:
+	case unix.EISCONN, unix.EINVAL:
 		return unix.EISCONN
-	case err != nil: // the entrance is at its limit, or has ended
+	case restart, unix.EINTR, unix.ESRCH, unix.ETIMEDOUT:
+		return errno
+	default: // the entrance has ended
 		return unix.ECONNREFUSED
 	}
 	status, err := requestDial(socket, to)

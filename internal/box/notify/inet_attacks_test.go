@@ -150,6 +150,15 @@ time.sleep(1)
 want(socket.socket().getsockname(), ('0.0.0.0', 0)) # calls that do not wait are answered meanwhile
 for pid in kids: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
 full.close()`},
+	{"a queue that stays full", `
+import signal
+full = socket.create_server(('127.0.0.1', 0), backlog=0); kids = []
+for i in range(160):
+    pid = os.fork()
+    if pid == 0: socket.create_connection(full.getsockname()); time.sleep(1000)
+    kids.append(pid)
+time.sleep(1)
+for pid in kids: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0) # their calls end, and others are served`},
 	{"accepts that race", `
 import fcntl, signal
 pid = os.fork()

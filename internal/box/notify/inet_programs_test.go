@@ -139,6 +139,14 @@ s = socket.socket()
 try: s.connect(('203.0.113.5', 82)); raise AssertionError
 except Alarm: pass
 want(s.connect_ex(('203.0.113.5', 7)), 0)
+full = socket.create_server(('127.0.0.1', 0), backlog=0); waiting = [] # a queue that is full
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+try:
+    while True: waiting.append(socket.create_connection(full.getsockname()))
+except Alarm: pass
+s = socket.socket(); s.setblocking(False); want(s.connect_ex(full.getsockname()), errno.ETIMEDOUT)
+s = socket.socket(); threading.Thread(target=lambda: (time.sleep(0.3), full.accept())).start()
+s.connect(full.getsockname()); want(s.getblocking(), True)
 signal.signal(signal.SIGALRM, lambda *a: None); signal.siginterrupt(signal.SIGALRM, False)
 if os.fork() == 0:
     time.sleep(0.5); socket.create_connection(l.getsockname()); os._exit(0)
