@@ -99,9 +99,9 @@ var packages = map[string][]string{
 	"internal/box/keeper": {
 		"client/wire", "internal/box/cgroup", "internal/box/initlink", "internal/box/procs",
 		"internal/box/protocol", "internal/box/refusals", "internal/dirfd", "internal/fault",
-		"internal/gate/control", "internal/gate/link", "internal/javastore", "internal/journal",
-		"internal/landlock", "internal/mounttable", "internal/plan", "internal/program", "internal/rootspec",
-		"internal/secretbox", "internal/thread", "internal/undo", "internal/unixsock",
+		"internal/gate/control", "internal/gate/entrance/ask", "internal/gate/link", "internal/javastore",
+		"internal/journal", "internal/landlock", "internal/mounttable", "internal/plan", "internal/program",
+		"internal/rootspec", "internal/secretbox", "internal/thread", "internal/undo", "internal/unixsock",
 	},
 	"internal/box/protocol": {"client/wire", "internal/box/initlink", "internal/fault", "internal/plan"},
 	"internal/box/cgroup": {
@@ -111,11 +111,13 @@ var packages = map[string][]string{
 	"internal/box/guest": {
 		"client/wire", "internal/box/execs", "internal/box/initlink", "internal/box/mounts",
 		"internal/box/notify", "internal/box/procs", "internal/box/refusals", "internal/box/seccomp",
-		"internal/dirfd", "internal/fault", "internal/landlock", "internal/plan", "internal/rootspec",
+		"internal/dirfd", "internal/fault", "internal/gate/link", "internal/landlock", "internal/plan", "internal/rootspec",
 		"internal/thread",
 	},
 	"internal/box/initlink": {"client/wire", "internal/fault", "internal/plan", "internal/rootspec"},
-	"internal/box/procs":    {"internal/box/initlink", "internal/fault", "internal/ports/sockets"},
+	"internal/box/procs": {
+		"internal/box/initlink", "internal/fault", "internal/mounttable", "internal/ports/sockets",
+	},
 	"internal/box/execs": {
 		"client/wire", "internal/box/initlink", "internal/box/notify", "internal/box/procs",
 		"internal/fault",
@@ -141,24 +143,29 @@ var packages = map[string][]string{
 	},
 	"internal/box/seccomp": {},
 	"internal/box/notify": {
-		"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/mounttable",
-		"internal/rootspec", "internal/thread",
+		"internal/box/seccomp", "internal/dirfd", "internal/fault", "internal/gate/entrance/ask",
+		"internal/mounttable", "internal/rootspec", "internal/thread",
 	},
 
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/policy",
+		"internal/gate/pipe", "internal/policy",
 	},
-	"internal/gate/inspect": {"internal/fault", "internal/policy"},
-	"internal/gate/link":    {"internal/fault", "internal/thread"},
+	"internal/gate/pipe": {},
+	"internal/gate/entrance": {
+		"internal/fault", "internal/gate/entrance/ask", "internal/gate/link", "internal/gate/pipe",
+	},
+	"internal/gate/entrance/ask": {"internal/fault"},
+	"internal/gate/inspect":      {"internal/fault", "internal/policy"},
+	"internal/gate/link":         {"internal/fault", "internal/thread"},
 	"internal/gate/control": {
 		"client/wire", "internal/fault", "internal/landlock", "internal/plan", "internal/program",
 		"internal/thread",
 	},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
-		"internal/journal", "internal/plan", "internal/policy",
+		"internal/gate/entrance", "internal/gate/link", "internal/journal", "internal/plan", "internal/policy",
 	},
 
 	"internal/program": {"internal/fault", "internal/visible"},

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -25,11 +24,18 @@ import (
 
 // Box is the daemon's handle on the keeper of a live sandbox. All methods are safe for concurrent use.
 type Box struct {
-	runDir string
-	pidfd  *os.File    // pidfd of the keeper
-	child  *os.Process // set if this process started it
-	gone   chan struct{}
-	watch  sync.WaitGroup
+	runDir   string
+	pidfd    *os.File      // pidfd of the keeper
+	child    *os.Process   // set if this process started it
+	unproven chan struct{} // closed when the keeper has exited, and processes may be left: see unended
+	gone     chan struct{}
+	closing  chan struct{} // closed by Close
+	closed   sync.Once
+	watch    sync.WaitGroup
+}
+
+func newBox(runDir string) *Box {
+	return &Box{runDir: runDir, unproven: make(chan struct{}), gone: make(chan struct{}), closing: make(chan struct{})}
 }
 
 // Start starts a box from helper programs and returns when commands can run in it. The run directory must
@@ -55,7 +61,8 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 	defer undone.Run(&err)
 	undone.Push(k.term)
 	defer k.closePipes() // runs before term
-	b = &Box{runDir: c.RunDir, child: k.process, gone: make(chan struct{})}
+	b = newBox(c.RunDir)
+	b.child = k.process
 	enforced, err := k.await(ctx, c)
 	if err != nil {
 		return nil, e, err
@@ -71,7 +78,8 @@ func Start(ctx context.Context, programs *program.Set, c plan.Config) (b *Box, e
 
 // Attach returns the box whose keeper listens in runDir. It waits for a keeper that is starting or exiting,
 // and returns a NotFound fault if there is none. A keeper whose daemon died during the start listens for a
-// moment and then exits.
+// moment and then exits. Conflict is that the keeper has ended, and processes of a locked workspace may be left: the
+// hint says how to end them.
 func Attach(ctx context.Context, runDir string) (*Box, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settles,
 		fault.New(fault.Unavailable, "the monitor in %s neither responds nor exits", runDir))
@@ -84,7 +92,13 @@ func Attach(ctx context.Context, runDir string) (*Box, error) {
 		if held, lerr := dirIsHeld(runDir); lerr != nil {
 			return nil, lerr
 		} else if !held {
-			return nil, err
+			held, perr := proveEnd(runDir, provePatience)
+			if perr != nil {
+				return nil, perr
+			}
+			if !held {
+				return nil, err
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -139,7 +153,7 @@ func listener(conn *net.UnixConn, runDir string) (*Box, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "watch the monitor in %s", runDir)
 	}
-	b := &Box{runDir: runDir, gone: make(chan struct{})}
+	b := newBox(runDir)
 	return b, b.follow(pidfd)
 }
 
@@ -172,6 +186,8 @@ func Kill(ctx context.Context, runDir string) error {
 	select {
 	case <-b.gone:
 		return nil
+	case <-b.unproven:
+		return errors.Join(b.unended(), b.Close())
 	case <-ctx.Done():
 		return errors.Join(fault.Wrap(context.Cause(ctx), "wait for the exit of the monitor in %s", runDir), b.Close())
 	}
@@ -222,6 +238,9 @@ func (b *Box) follow(pidfd int) error {
 			_, _ = b.child.Wait()
 		}
 		_ = RemoveLeft(b.runDir, leftPatience) // the next start tries again
+		if !b.awaitEnd() {
+			return
+		}
 		close(b.gone)
 		b.pidfd.Close() // so that a box that has ended need not be closed
 	})
@@ -239,33 +258,19 @@ func RemoveLeft(runDir string, patience time.Duration) error {
 	if !cgroup.Left(runDir) {
 		return nil
 	}
-	f, err := os.Open(filepath.Join(runDir, protocol.LockName))
-	if err != nil {
-		return fault.Wrap(err, "open the lock of %s", runDir)
-	}
-	defer f.Close()
-	err = tryLock(f, unix.LOCK_EX)
-	for i := 0; errors.Is(err, unix.EWOULDBLOCK) && i < 5; i++ { // dirIsHeld holds it for a moment
-		time.Sleep(lockLook)
-		err = tryLock(f, unix.LOCK_EX)
-	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil
-	}
-	if err != nil {
-		return fault.Wrap(err, "lock %s", runDir)
-	}
-	return cgroup.RemoveLeft(runDir, patience)
+	_, err := whileFree(runDir, func() error { return cgroup.RemoveLeft(runDir, patience) })
+	return err
 }
 
 // Gone returns a channel that is closed when the keeper has exited, and all processes and mounts of the box are gone
-// with it.
+// with it. While processes of a locked workspace may be left, it stays open, and calls return Conflict.
 func (b *Box) Gone() <-chan struct{} { return b.gone }
 
 // Close releases the handle and leaves the box running. The channel of Gone is then never closed, unless it
 // already was. A box that has ended holds no resources and need not be closed.
 func (b *Box) Close() error {
 	err := b.pidfd.Close()
+	b.closed.Do(func() { close(b.closing) })
 	b.watch.Wait()
 	if errors.Is(err, os.ErrClosed) {
 		return nil

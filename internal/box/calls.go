@@ -33,6 +33,9 @@ func (b *Box) open(ctx context.Context, c protocol.Call) (net.Conn, error) {
 		}
 		conn.Close()
 	}
+	if left := b.unended(); left != nil {
+		return nil, left
+	}
 	return nil, unavailable(err)
 }
 
@@ -445,8 +448,8 @@ func (f *Frozen) Thaw() error {
 // Stop sends SIGTERM to all processes, kills those that are left after grace, and waits until they are gone.
 // The keeper then unmounts, which takes as long as flushing what was written; see Gone. A keeper that does
 // not answer within grace and ten seconds, or before ctx ends, is killed. Stopping a box that has ended is
-// not an error. In tier workspace Conflict means that processes are left, which the keeper continues to kill: the
-// box has not ended.
+// not an error. In tier workspace Conflict means that processes are left: the box has not ended. The keeper continues
+// to kill them, or the hint says how to end them.
 func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	limit, cancel := context.WithTimeout(ctx, grace+10*time.Second)
 	defer cancel()
@@ -459,17 +462,30 @@ func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 		select {
 		case <-b.gone:
 			return nil
+		case <-b.unproven:
 		case <-limit.Done():
 		}
 	}
 	if e := b.kill(); e != nil {
 		return errors.Join(err, e)
 	}
+	exits := time.NewTimer(5 * time.Second)
+	defer exits.Stop()
 	select {
 	case <-b.gone:
 		return nil
-	case <-time.After(5 * time.Second):
+	case <-b.unproven:
+		if err := b.unended(); err != nil {
+			return err
+		}
+	case <-exits.C:
 		return fault.New(fault.Internal, "the sandbox's monitor does not exit").Because(err)
+	}
+	select { // it was proved now, which awaitEnd is about to find
+	case <-b.gone:
+		return nil
+	case <-exits.C:
+		return fault.New(fault.Internal, "the end of the sandbox is not noticed")
 	}
 }
 

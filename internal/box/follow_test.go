@@ -19,7 +19,8 @@ func TestBox_ClosesDescriptorOnExit(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	b := &Box{child: cmd.Process, gone: make(chan struct{})}
+	b := newBox(t.TempDir())
+	b.child = cmd.Process
 	if err := b.follow(fd); err != nil {
 		t.Fatal(err)
 	}

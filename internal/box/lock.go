@@ -65,6 +65,28 @@ func dirIsHeld(dir string) (bool, error) {
 	return false, fault.Wrap(err, "inspect the lock of %s", dir)
 }
 
+// whileFree calls f while it holds the lock of a run directory. It does not call f if held: a keeper holds the
+// directory, or another process for longer than a moment.
+func whileFree(dir string, f func() error) (held bool, err error) {
+	lock, err := os.Open(filepath.Join(dir, protocol.LockName))
+	if err != nil {
+		return false, fault.Wrap(err, "open the lock of %s", dir)
+	}
+	defer lock.Close()
+	err = tryLock(lock, unix.LOCK_EX)
+	for i := 0; errors.Is(err, unix.EWOULDBLOCK) && i < 5; i++ { // dirIsHeld holds it for a moment
+		time.Sleep(lockLook)
+		err = tryLock(lock, unix.LOCK_EX)
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fault.Wrap(err, "lock %s", dir)
+	}
+	return false, f()
+}
+
 // tryLock takes a lock without waiting, or returns EWOULDBLOCK.
 func tryLock(f *os.File, how int) error {
 	for {

@@ -565,7 +565,8 @@ print('connected', flush=True)`}})
 }
 
 // chains is a program in Python that leaves processes behind that are in no list for long: each starts the next and
-// exits. They ignore signals. Each chain counts in a file, and the last begins a session with each process.
+// exits. They ignore signals, and end when there is a file "end". Each chain counts in a file, and the last begins a
+// session with each process.
 const chains = `
 import os, signal, time
 for s in range(1, 64):
@@ -575,7 +576,7 @@ end = time.time() + 60
 def chain(i):
     os.setsid()
     n = 0
-    while time.time() < end:
+    while time.time() < end and not os.path.exists('end'):
         if os.fork(): os._exit(0)
         if i == 2: os.setsid()
         n += 1

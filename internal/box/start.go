@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/cgroup"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -24,8 +25,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/program"
 )
 
-// prepare completes c with defaults and takes the lock of its run directory, in which no box runs. The caller closes
-// the lock.
+// prepare completes c with defaults and takes the lock of its run directory, in which no box runs and no process of
+// an earlier one is left. The caller closes the lock.
 func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
 	c.Version = plan.Version
 	if c.Tier == "" {
@@ -46,7 +47,14 @@ func prepare(ctx context.Context, c *plan.Config) (lock *os.File, err error) {
 	case !fault.Is(err, fault.NotFound):
 		return nil, err
 	}
-	return lockDir(ctx, c.RunDir)
+	if lock, err = lockDir(ctx, c.RunDir); err != nil {
+		return nil, err
+	}
+	if err := procs.ProveEnd(c.RunDir, provePatience); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
 }
 
 // helpers are the programs that a keeper is started from or starts. The program.Set owns their files.

@@ -116,40 +116,7 @@ func TestClients(t *testing.T) {
 	l.box(flags...)
 
 	for _, c := range labClients {
-		t.Run(c.name, func(t *testing.T) {
-			l := l.with(t)
-			l.need(c.needs)
-			host, port := c.name+".lab.test", c.port
-			if port == 0 {
-				port = 443
-			}
-			out, err := l.sh("H=" + host + "; " + c.script)
-			if err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			for _, want := range c.want {
-				if !strings.Contains(out, want) {
-					t.Errorf("output %q, missing %q", out, want)
-				}
-			}
-			if !strings.Contains(l.hits(), " "+host+" ") {
-				t.Errorf("no request reached the host: %s", l.hits())
-			}
-			var p wire.PolicyResult
-			if err := json.Unmarshal([]byte(l.run("policy", "show", sandbox, "--json")), &p); err != nil {
-				t.Fatal(err)
-			}
-			l.told("the lookup", func(ev wire.NetEvent) bool { return ev.Kind == wire.NetDNS && ev.Name == host })
-			ev := l.told("the connection", func(ev wire.NetEvent) bool {
-				return ev.Kind == wire.NetConnect && ev.Name == host && ev.Port == port
-			})
-			if ev.Verdict != "allow" || ev.Rule == "" || ev.Policy != p.Digest {
-				t.Errorf("the connection is recorded as %+v", ev)
-			}
-			l.told("end with bytes", func(ev wire.NetEvent) bool {
-				return ev.Kind == wire.NetEnd && ev.Name == host && ev.In > 0 && ev.Out > 0
-			})
-		})
+		t.Run(c.name, func(t *testing.T) { l.with(t).serves(c) })
 	}
 
 	t.Run("a redirect", func(t *testing.T) {
@@ -256,21 +223,53 @@ func TestClients(t *testing.T) {
 	})
 }
 
+// serves checks that a program works in the sandbox, and that its connection is recorded.
+func (l *lab) serves(c labClient) {
+	l.t.Helper()
+	l.need(c.needs)
+	host, port := c.name+".lab.test", c.port
+	if port == 0 {
+		port = 443
+	}
+	out, err := l.sh("H=" + host + "; " + c.script)
+	if err != nil {
+		l.t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range c.want {
+		if !strings.Contains(out, want) {
+			l.t.Errorf("output %q, missing %q", out, want)
+		}
+	}
+	if !strings.Contains(l.hits(), " "+host+" ") {
+		l.t.Errorf("no request reached the host: %s", l.hits())
+	}
+	var p wire.PolicyResult
+	if err := json.Unmarshal([]byte(l.run("policy", "show", sandbox, "--json")), &p); err != nil {
+		l.t.Fatal(err)
+	}
+	l.told("the lookup", func(ev wire.NetEvent) bool { return ev.Kind == wire.NetDNS && ev.Name == host })
+	ev := l.told("the connection", func(ev wire.NetEvent) bool {
+		return ev.Kind == wire.NetConnect && ev.Name == host && ev.Port == port
+	})
+	if ev.Verdict != "allow" || ev.Rule == "" || ev.Policy != p.Digest {
+		l.t.Errorf("the connection is recorded as %+v", ev)
+	}
+	l.told("end with bytes", func(ev wire.NetEvent) bool {
+		return ev.Kind == wire.NetEnd && ev.Name == host && ev.In > 0 && ev.Out > 0
+	})
+}
+
 // with returns the lab for a subtest.
 func (l *lab) with(t *testing.T) *lab {
 	d := *l.desk
 	d.t = t
-	return &lab{desk: &d, root: l.root, into: l.into}
+	return &lab{desk: &d, root: l.root, into: l.into, asPod: l.asPod}
 }
 
 // box creates the sandbox, without the user's configuration, and with the lab's authority as trusted.
 func (l *lab) box(flags ...string) {
 	l.t.Helper()
-	args := append([]string{"create", sandbox, "--from", "host", "--no-repo", "--env", "PATH"}, flags...)
-	for _, v := range noConfig {
-		args = append(args, "--env", v)
-	}
-	l.run(args...)
+	l.run(slices.Concat([]string{"create", sandbox, "--from", "host", "--no-repo"}, plainEnv(), flags)...)
 	ca, err := os.ReadFile(filepath.Join(l.root, "ca.pem"))
 	if err != nil {
 		l.t.Fatal(err)
@@ -279,6 +278,14 @@ func (l *lab) box(flags ...string) {
 	if out, err := l.sh("update-ca-certificates"); err != nil {
 		l.t.Fatalf("%v: %s", err, out)
 	}
+}
+
+// plainEnv are flags of coppice create for the environment of clients.
+func plainEnv() (flags []string) {
+	for _, v := range append([]string{"PATH"}, noConfig...) {
+		flags = append(flags, "--env", v)
+	}
+	return flags
 }
 
 // need skips the test if a program, or a module of Debian's Python, is not installed.

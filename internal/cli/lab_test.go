@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,6 +35,8 @@ type lab struct {
 	*desk
 	root string   // directory of the lab's files
 	into []string // the command prefix that runs a program on the daemon's host
+	// asPod is a further prefix for coppice, by which it runs as in a container; nil for none
+	asPod []string
 }
 
 // newLab creates the hosts, but no sandbox. Everything is removed when the test ends.
@@ -133,7 +136,7 @@ func (l *lab) start(attr *syscall.SysProcAttr, name string, args ...string) (pid
 func (l *lab) try(args ...string) (string, error) { return l.feed(nil, args...) }
 
 func (l *lab) feed(stdin io.Reader, args ...string) (string, error) {
-	cmd := exec.Command(l.into[0], append(append(l.into[1:len(l.into):len(l.into)], "coppice"), args...)...)
+	cmd := exec.Command(l.into[0], slices.Concat(l.into[1:], l.asPod, []string{"coppice"}, args)...)
 	var out, errs bytes.Buffer
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = l.env, stdin, &out, &errs
 	err := cmd.Run()

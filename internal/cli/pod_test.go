@@ -201,8 +201,8 @@ func cmdPod(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	kind, work := args[0], ts.Getenv("WORK")
 	if os.Getuid() == 0 && (kind == podUser || kind == podReadOnly || kind == podOpen) {
-		reachable(ts, strings.Split(ts.Getenv("PATH"), ":")[0])
-		reachable(ts, work)
+		ts.Check(reachable(strings.Split(ts.Getenv("PATH"), ":")[0]))
+		ts.Check(reachable(work))
 		ts.Check(filepath.WalkDir(work, func(p string, _ os.DirEntry, err error) error {
 			return errors.Join(err, os.Lchown(p, podID, podID))
 		}))
@@ -224,12 +224,15 @@ func cmdPod(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // reachable lets all users pass through the directories of this process that lead to dir.
-func reachable(ts *testscript.TestScript, dir string) {
+func reachable(dir string) error {
 	for top := filepath.Clean(os.TempDir()); dir != top && dir != "/"; dir = filepath.Dir(dir) {
 		st, err := os.Stat(dir)
-		ts.Check(err)
-		if st.Mode().Perm()&0o011 != 0o011 {
-			ts.Check(os.Chmod(dir, st.Mode().Perm()|0o011))
+		if err == nil && st.Mode().Perm()&0o011 != 0o011 {
+			err = os.Chmod(dir, st.Mode().Perm()|0o011)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }

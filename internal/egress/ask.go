@@ -23,7 +23,7 @@ import (
 func (c *Control) Asking(ctx context.Context, name string) (res wire.NetAsking, err error) {
 	res.Asking = []wire.NetQuestion{}
 	b, rec, err := c.config.Sandboxes.Live(ctx, name, "listing its pending requests")
-	if err != nil || b == nil || !policies.Gated(rec.Tier) {
+	if err != nil || b == nil || !policies.Gated(&rec) {
 		return res, err
 	}
 	now, err := b.Net(ctx)
@@ -93,7 +93,7 @@ func Asks(phases []policies.Phase) bool {
 // ResumeQuestions is WatchQuestions for a box that an earlier daemon started: it starts with the oldest pending
 // request. It does nothing if no policy of the sandbox asks.
 func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if !policies.Gated(rec.Tier) {
+	if !policies.Gated(rec) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), PolicyPatience)

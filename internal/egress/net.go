@@ -46,7 +46,7 @@ func (c *Control) Net(ctx context.Context, name string, req wire.NetRequest) (re
 		return res, err
 	}
 	res.Policy = phases[0].Digest
-	if b != nil && policies.Gated(rec.Tier) {
+	if b != nil && policies.Gated(&rec) {
 		// This comes before the journal is read: the gate replies when all its denials are in the journal.
 		now, err := b.Net(ctx)
 		if err == nil {

@@ -193,7 +193,7 @@ func rulesOf(req wire.AllowRequest) (rules []policy.Rule, err error) {
 func (c *Control) withRules(
 	ctx context.Context, rec meta.Sandbox, req wire.AllowRequest, rules []policy.Rule,
 ) (meta.Sandbox, error) {
-	if !policies.Gated(rec.Tier) {
+	if !policies.Gated(&rec) {
 		return rec, fault.New(fault.Unsupported, "sandbox %s has no gate: its tier is %s and its network %s", rec.Name,
 			rec.Tier, rec.Net).
 			WithHint("create one with rules: coppice create --from %s --net rules --allow %s", rec.Name, rules[0])
@@ -205,6 +205,9 @@ func (c *Control) withRules(
 	p, err := base.With(rules...)
 	if err != nil {
 		return rec, err
+	}
+	if rec.Tier == string(policy.Workspace) && p.Network.Inspects() {
+		return rec, policies.NoInspection(rules[0].At)
 	}
 	next, now := rec, c.config.Now().UTC()
 	next.Timed = policies.Timed(&rec, now)
@@ -271,7 +274,7 @@ func (c *Control) putInForce(
 // Renew puts the stored policy in force in a box that an earlier daemon started, because that daemon may have exited
 // after it stored a policy and before it sent it to the keeper. An error is logged.
 func (c *Control) Renew(ctx context.Context, rec *meta.Sandbox, b Box) {
-	if !policies.Gated(rec.Tier) {
+	if !policies.Gated(rec) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), PolicyPatience)

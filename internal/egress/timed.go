@@ -22,7 +22,7 @@ import (
 func (c *Control) RecordExpired(ctx context.Context, _ *sandbox.Held, rec *meta.Sandbox) error {
 	now := c.config.Now()
 	left := policies.Timed(rec, now)
-	if !policies.Gated(rec.Tier) || len(left) == len(rec.Timed) {
+	if !policies.Gated(rec) || len(left) == len(rec.Timed) {
 		return nil
 	}
 	told, err := journal.Read(c.config.Sandboxes.Journal(rec.ID), journal.Query{Kinds: []string{wire.NetPolicy}})

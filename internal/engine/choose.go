@@ -89,9 +89,9 @@ func (c *chooser) choose(
 
 // unconfinable reports whether err, the error of a tier that auto chose, means that the host has no tier that
 // confines, and the request needs none. A policy that names a tier or says strong keeps the error, and so does a source
-// that is a root: commands would see the host's.
+// that is a root: commands would see the host's. Rules of the network need a gate, which a locked workspace has.
 func unconfinable(p wire.ProbeReport, req wire.CreateRequest, pol policy.Policy, err error) bool {
-	return fault.Is(err, fault.Unsupported) && pol.Tier.At.BuiltIn() && !pol.Strong.Value && p.Tier == "" &&
+	return fault.Is(err, fault.Unsupported) && leftOpen(pol) && !pol.Strong.Value && p.Tier == "" &&
 		(fromHost(req.From) || req.From.Kind == wire.SourceDir)
 }
 

@@ -120,7 +120,8 @@ type DecoyToken = egress.DecoyToken
 // Boxes starts and finds boxes; see package box.
 type Boxes interface {
 	Start(ctx context.Context, c BoxConfig) (Box, Enforced, error)
-	// Attach finds the box whose keeper listens in runDir; a NotFound fault if none does.
+	// Attach finds the box whose keeper listens in runDir; a NotFound fault if none does. Conflict is that the keeper
+	// has ended, and processes of the box may be left.
 	Attach(ctx context.Context, runDir string) (Box, error)
 	// Kill kills the keeper of a run directory and all processes of its box, whether or not the keeper
 	// answers. It returns NotFound if there is none.
@@ -171,7 +172,7 @@ type Box interface {
 	// Stop ends all processes, with SIGTERM and after grace with SIGKILL, and then the keeper. It waits until the
 	// mounts are gone.
 	Stop(ctx context.Context, grace time.Duration) error
-	// Gone returns a channel that is closed when the keeper has exited.
+	// Gone returns a channel that is closed when the keeper has exited, and no process of the box is left.
 	Gone() <-chan struct{}
 	// Wait waits for the exit of a command that was started with Keep. It can be called until Forget.
 	Wait(ctx context.Context, exec string) (Ended, error)

@@ -224,7 +224,7 @@ func (e *Engine) startBox(
 		e.Egress.WatchDecoys(s.ID, b, began)
 	}
 	if confined.journal != "" {
-		e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || len(tokens) > 0)
+		e.watchJournal(s.ID, b, policies.Gated(rec) || len(tokens) > 0)
 	}
 	return b, enforced, nil
 }

@@ -196,8 +196,9 @@ func TestCreate_RefusesUnenforceablePolicy(t *testing.T) {
 		{"a project that widens", func(r *wire.CreateRequest) {
 			r.Policy = []wire.PolicyFile{said(wire.PolicyProject, "network: host")}
 		}, fault.Invalid, "host's network"},
-		{"rules in tier workspace", func(r *wire.CreateRequest) { r.Tier, r.Net = "workspace", "rules" }, fault.Invalid,
-			"tier workspace"},
+		{"rules in a workspace without confinement", func(r *wire.CreateRequest) {
+			r.Tier, r.Net, r.Policy = "workspace", "rules", user("confine: off")
+		}, fault.Invalid, "tier workspace cannot enforce the network rules"},
 		{"rules in tier process", func(r *wire.CreateRequest) { r.Tier, r.Net = "process", "rules" }, fault.Invalid,
 			"tier process"},
 		{"supervised with the host's network", func(r *wire.CreateRequest) { r.Tier, r.Net = "supervised", "host" },

@@ -15,7 +15,9 @@ import (
 )
 
 // seesPrograms reports whether a box reports the programs that are started in it.
-func seesPrograms(rec *meta.Sandbox) bool { return policies.Gated(rec.Tier) || command.Supervises(rec) }
+func seesPrograms(rec *meta.Sandbox) bool {
+	return rec.Tier != tierWorkspace && policies.Gated(rec) || command.Supervises(rec)
+}
 
 // tracesPrograms is seesPrograms for a box that is being started. In tier gvisor, programs are traced only if they
 // are recorded.

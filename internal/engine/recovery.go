@@ -185,7 +185,7 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 			e.Egress.WatchDecoys(s.ID, b, e.Now())
 		}
 		if _, err := os.Lstat(e.journalDir(s.ID)); err == nil {
-			e.watchJournal(s.ID, b, policies.Gated(rec.Tier) || e.Egress.HasDecoys(s.ID))
+			e.watchJournal(s.ID, b, policies.Gated(rec) || e.Egress.HasDecoys(s.ID))
 		}
 		e.watchPrograms(ctx, s, rec, b, nil)
 	}
@@ -249,6 +249,9 @@ func (e *Engine) settleDoubt(ctx context.Context, s *held, rec *meta.Sandbox) er
 	}
 	r := recovery{e}
 	a := r.attach(ctx, rec.ID)
+	if fault.Is(a.doubt, fault.Conflict) { // its keeper has ended, but not all processes
+		return fault.Wrap(a.doubt, "sandbox %s has not ended", rec.Name)
+	}
 	if a.doubt != nil {
 		return fault.New(fault.Unavailable, "sandbox %s may be running", rec.Name).
 			Because(fmt.Errorf("%w: %w", errUnanswered, a.doubt)).

@@ -77,7 +77,10 @@ func fitting(pol policy.Policy) choice {
 // wantsKernel reports whether a policy says strong and leaves the tier open: the owner did not choose one. A project's
 // file, or the rules, may only require a tier that is at least as strong.
 func wantsKernel(p policy.Policy) bool {
-	open := p.Tier.At.BuiltIn() || p.TierAtLeast ||
-		p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
-	return p.Strong.Value && open && p.Network.Mode != policy.NetHost
+	return p.Strong.Value && (leftOpen(p) || p.TierAtLeast) && p.Network.Mode != policy.NetHost
+}
+
+// leftOpen reports whether a policy names no tier, apart from the one that its network rules need.
+func leftOpen(p policy.Policy) bool {
+	return p.Tier.At.BuiltIn() || p.Tier == policy.Said[policy.Tier]{Value: policy.Supervised, At: p.NetAt}
 }

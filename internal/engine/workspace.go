@@ -9,6 +9,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootspec"
 )
@@ -30,11 +31,13 @@ func settleWorkspace(e *Engine, req *wire.CreateRequest, p *policy.Policy, rec *
 	switch {
 	case p.NetAt.BuiltIn():
 		p.Network = policy.Network{Mode: policy.NetHost}
-	case p.Network.Mode == policy.NetOff && p.Confine.Value != policy.ConfineOff: // no Internet sockets
-	case p.Network.Mode != policy.NetHost:
-		return fault.New(fault.Unsupported, "tier workspace cannot enforce network %s of %s: commands use the host's "+
-			"network", p.Network.Mode, p.NetAt).
-			WithHint("use --tier process, or remove it; network off needs confine auto")
+	case p.Network.Mode == policy.NetHost:
+	case p.Confine.Value == policy.ConfineOff:
+		return fault.New(fault.Unsupported, "tier workspace with confine: off cannot enforce network %s of %s: commands "+
+			"use the host's network", p.Network.Mode, p.NetAt).
+			WithHint("remove confine: off, or use --tier process")
+	case p.Network.Inspects():
+		return policies.NoInspection(p.NetAt)
 	}
 	if fromHost(req.From) && req.Repo == nil {
 		req.From, err = workingCopy(req.Dir, e.Home)
@@ -79,8 +82,11 @@ func told(p wire.ProbeReport, pol policy.Policy) string {
 			"this host lacks Landlock"
 	}
 	net := "the host's network"
-	if pol.Network.Mode == policy.NetOff {
+	switch pol.Network.Mode {
+	case policy.NetOff:
 		net = "no network"
+	case policy.NetRules:
+		net = "what the rules allow of the network"
 	}
 	return "tier workspace, locked: commands run as you, with the sandbox's directory, the system's programs, a " +
 		"separate home and " + net + "; this is not a strong tier"

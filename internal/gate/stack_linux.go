@@ -27,6 +27,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/gate/pipe"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -99,13 +100,13 @@ func (g *Gate) openLink(ctx context.Context) (err error) {
 		fd = int(g.fd.Fd()) // this makes the descriptor blocking, which fdbased undoes
 		child, err = g.newChild(ctx, fd)
 	} else {
-		var p *pipe
-		p, g.fd, err = newPipe(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
+		var p *pipe.Pipe
+		p, g.fd, err = pipe.New(g.fd, g.mtu, func() { g.counts.frames.Add(1) }, func(err error) {
 			close(g.unread)
 			g.linkFailed(ctx, cmp.Or(err, errors.New("the peer is closed")).Error())
 		})
 		if err == nil {
-			child, fd = p, p.fd
+			child, fd = p, p.FD()
 		}
 	}
 	if err != nil {

@@ -41,6 +41,14 @@ const (
 	LinkWaiting = 4 << 20
 	LinkQueue   = 4 << 20
 
+	// EntranceStreams and EntranceFlows are the maximum numbers of TCP and UDP connections of a locked workspace, with
+	// those that are being opened: more than its gate admits, so that the gate records a denial. EntranceHeaders is the
+	// maximum number of those whose header has not arrived, which must within EntranceHeaderSeconds.
+	EntranceStreams       = GateConns + GateOpening
+	EntranceFlows         = 2 * GateFlows
+	EntranceHeaders       = 256
+	EntranceHeaderSeconds = 1
+
 	// DNSQuery is the maximum size of a query: one name and an OPT record. A longer one would only serve as a tunnel.
 	// DNSDatagram is the maximum size of a reply in a datagram, whatever the query allows (DNS flag day 2020), and
 	// DNSAnswers the maximum number of its addresses.
@@ -88,6 +96,7 @@ func gate() area {
 		hellos   = here + "hello_test.go TestHello_RefusesInvalid"
 		journal  = here + "events_test.go TestJournal_IsBounded"
 		names    = here + "names_test.go "
+		entrance = here + "entrance/entrance_linux_test.go "
 		denied   = "further ones are denied"
 	)
 	return area{title: "Network", bounds: append([]Bound{
@@ -110,10 +119,18 @@ func gate() area {
 		{"destinations that wait for a decision", GateQuestions, "places", denied, asks},
 		{"queries and connections that wait for a decision", GateWaiting, "entries", denied, asks},
 		{"packets queued for the sandbox", LinkWaiting, "bytes", "further ones are dropped",
-			here + "pipe_linux_test.go TestPipe_DropsForSlowReader"},
+			here + "pipe/pipe_linux_test.go TestPipe_DropsForSlowReader"},
 		{"bytes queued in a socket of a link", LinkQueue, "bytes",
 			"further packets are dropped, and a `lost` record counts them, except in tier `gvisor`",
 			here + "link/pair_linux_test.go TestPair_QueuesUpToLimit"},
+		{"TCP connections of a locked workspace", EntranceStreams, "connections", "further ones are refused",
+			entrance + "TestConnections_AreBounded"},
+		{"UDP sockets of a locked workspace", EntranceFlows, "sockets", "further ones are refused",
+			entrance + "TestConnections_AreBounded"},
+		{"connections of a locked workspace whose header has not arrived", EntranceHeaders, "connections",
+			"further ones are refused", entrance + "TestHeaders_AreBounded"},
+		{"time for the header of a connection of a locked workspace", EntranceHeaderSeconds, "seconds",
+			"the connection is closed", entrance + "TestHeader_RefusesHostile"},
 		{"a DNS query", DNSQuery, "bytes", "it is refused (FORMERR); over TCP, the connection is closed",
 			here + "dns_test.go TestParseQuery_RefusesInvalid"},
 		{"a DNS answer in a datagram", DNSDatagram, "bytes", "the answer has `TC` set, and the client asks again over TCP",

@@ -70,6 +70,10 @@ func consistent(c Config, f Facts) error {
 	case c.Net == NetRules && !gated:
 		return fault.New(fault.Unsupported, "cannot apply network rules in tier %s: it has no gate", c.Tier).
 			WithHint("use --tier supervised")
+	case c.Entered() && f.Landlock == 0:
+		return fault.New(fault.Unsupported, "cannot apply network rules in tier workspace: %s, so that commands could "+
+			"use the network by other processes of their user", landlockLack(0)).
+			WithHint("use --net off, or another host: coppice system probe")
 	case gated && c.Net == NetHost:
 		return fault.New(fault.Invalid, "cannot use the host's network in tier %s: it requires a gate", c.Tier).
 			WithHint("use --tier process, or rules")
@@ -264,24 +268,29 @@ func (d *deciding) network() {
 		g.Resolv = append([]byte{}, f.Resolv...)
 	case c.Gated():
 		d.add("net", On, "the gate: what the policy allows, by name; nothing else exists")
-		began := ""
-		if c.GateWaits() {
-			began = ", which the first packet starts"
-		}
-		if f.Landlock > 0 {
-			d.add("gate", On, "a process without capabilities that can write its journal and nothing else"+began)
-		} else {
-			d.add("gate", Weak, "a process without capabilities"+began+"; "+
-				"without Landlock (Linux 5.13) it could read and write what its user can")
-		}
-		if c.Asks {
-			d.add("ask", On, "what no rule names is a pending request, and is denied if no user approves it in time")
-		}
+		d.gate()
 		g.Resolv = f.Resolv
 		g.Loopback, g.Netlink = true, true
 	default:
 		d.add("net", On, "no network but loopback")
 		g.Loopback, g.Netlink = true, true
+	}
+}
+
+// gate adds the process that is the network of the sandbox.
+func (d *deciding) gate() {
+	began := ""
+	if d.config.GateWaits() {
+		began = ", which the first packet starts"
+	}
+	if d.facts.Landlock > 0 {
+		d.add("gate", On, "a process without capabilities that can write its journal and nothing else"+began)
+	} else {
+		d.add("gate", Weak, "a process without capabilities"+began+"; "+
+			"without Landlock (Linux 5.13) it could read and write what its user can")
+	}
+	if d.config.Asks {
+		d.add("ask", On, "what no rule names is a pending request, and is denied if no user approves it in time")
 	}
 }
 

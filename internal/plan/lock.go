@@ -57,6 +57,10 @@ type Lock struct {
 	Links []Link `json:"links,omitempty"`
 	// NoInet refuses Internet sockets.
 	NoInet bool `json:"no_inet,omitempty"`
+	// Inet is a directory of the sandbox with the listeners of its gate, which is closed to commands. If it is set,
+	// commands get Unix sockets for those of the Internet, which init connects there, or to ports of the sandbox itself.
+	// NoInet must be set too. See notify.Inet for what it contains; init empties the directory of ports.
+	Inet string `json:"inet,omitempty"`
 	// Require makes it an error that the host lacks a filter for system calls.
 	Require bool `json:"require,omitempty"`
 }
@@ -71,6 +75,8 @@ type Link struct {
 const (
 	lockHome = "home"
 	lockTmp  = "tmp"
+
+	lockEntrance = "entrance"
 )
 
 // The directories of the host that a locked sandbox sees. Home directories, /tmp, /var and other sandboxes are not
@@ -120,9 +126,15 @@ func (d *deciding) lock(home string) error {
 		"those of the host's user")
 	d.paths(abi)
 	d.add("system calls", On, "the filter of tier process; no new privileges")
-	if c.Net == NetHost {
+	switch {
+	case c.Net == NetHost:
 		d.add("net", Off, "the host's network")
-	} else {
+	case c.Entered():
+		d.add("net", On, "the gate: what the policy allows, by name; commands have no Internet sockets, and separate "+
+			"ports on loopback")
+		l.Inet = c.EntranceDir()
+		d.gate()
+	default:
 		d.add("net", On, "no Internet sockets, not even for loopback")
 	}
 	return nil

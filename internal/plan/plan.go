@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -185,8 +186,15 @@ const TouchStop = "stop"
 
 // Gated reports whether the gate is the box's only network.
 func (c Config) Gated() bool {
-	return c.Tier == TierSupervised || c.Tier == TierContainer || c.Tier == TierGvisor
+	return c.Tier == TierSupervised || c.Tier == TierContainer || c.Tier == TierGvisor || c.Entered()
 }
+
+// Entered reports whether the box is a locked workspace with a gate, which has no packets: connections of commands
+// enter the gate through sockets of init.
+func (c Config) Entered() bool { return c.Locked() && c.Net == NetRules }
+
+// EntranceDir is the directory of the host for such connections, which is closed to commands.
+func (c Config) EntranceDir() string { return filepath.Join(c.RunDir, lockEntrance) }
 
 // Conducted reports whether a conductor starts PID 1 of the box: init is then a process below the one that the keeper
 // starts.
@@ -194,7 +202,7 @@ func (c Config) Conducted() bool { return c.Tier == TierContainer || c.Tier == T
 
 // GateWaits reports whether the gate starts only when the box sends a packet: its one policy has the network off.
 func (c Config) GateWaits() bool {
-	return c.Gated() && c.Tier != TierGvisor && c.Net == NetOff && len(c.Phases) == 1
+	return c.Gated() && c.Confined() && c.Tier != TierGvisor && c.Net == NetOff && len(c.Phases) == 1
 }
 
 // Confined reports whether the box has namespaces and its own root.

@@ -10,6 +10,7 @@ package policies
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -24,9 +25,13 @@ import (
 // workspace is the tier without confinement; it has no separate root file system.
 const workspace = string(policy.Workspace)
 
-// Gated reports whether all network traffic of a tier's boxes passes a gate.
-func Gated(tier string) bool {
-	return slices.Contains([]policy.Tier{policy.Supervised, policy.Container, policy.GVisor}, policy.Tier(tier))
+// Gated reports whether all network traffic of a sandbox passes a gate: in most tiers whatever its policy says, and in
+// tier workspace if the policy has rules.
+func Gated(rec *meta.Sandbox) bool {
+	if rec.Tier == workspace {
+		return rec.Net == string(policy.NetRules)
+	}
+	return slices.Contains([]policy.Tier{policy.Supervised, policy.Container, policy.GVisor}, policy.Tier(rec.Tier))
 }
 
 // Records are the records that policies are read from.
@@ -265,7 +270,7 @@ func (s *Policies) Phases(ctx context.Context, rec *meta.Sandbox) ([]Phase, erro
 // policy in every tier.
 func (s *Policies) Confine(ctx context.Context, rec *meta.Sandbox) (phases []Phase, err error) {
 	switch {
-	case Gated(rec.Tier):
+	case Gated(rec):
 		phases, err = s.Phases(ctx, rec)
 	case rec.Policy != "":
 		_, err = s.Text(ctx, rec)
@@ -314,4 +319,11 @@ func (s *Policies) Check(p policy.Policy, rec *meta.Sandbox) error {
 		return err
 	}
 	return s.limitable(p.Limits, rec.Tier)
+}
+
+// NoInspection returns the error of rules, said at the given place, that can only be enforced by inspecting requests,
+// for a sandbox of tier workspace: its programs trust the authorities of the host.
+func NoInspection(at fmt.Stringer) error {
+	return fault.New(fault.Unsupported, "tier workspace cannot enforce rules about requests, as %s says", at).
+		WithHint("use rules about hosts, or --tier supervised")
 }

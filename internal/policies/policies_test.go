@@ -64,7 +64,7 @@ func TestConfine_RefusesADamagedPolicy(t *testing.T) {
 	for _, tier := range []string{"workspace", "process", "supervised", "container", "gvisor"} {
 		rec.Tier = tier
 		phases, err := s.Confine(t.Context(), &rec)
-		if err != nil || (len(phases) == 1) != Gated(tier) {
+		if err != nil || (len(phases) == 1) != Gated(&rec) {
 			t.Errorf("%s: %+v, %v", tier, phases, err)
 		}
 	}

@@ -99,6 +99,11 @@ func (p Policy) Layer(level Level) Layer {
 	return Layer{level, d}
 }
 
+// hasGate reports whether the tier has a gate, which enforces rules.
+func (p Policy) hasGate() bool {
+	return p.Tier.Value.rank() >= Supervised.rank() || p.Tier.Value == Workspace && p.Confine.Value != ConfineOff
+}
+
 // With returns p with additional network rules. If the network is off, an allow rule turns it on for its destination.
 func (p Policy) With(rules ...Rule) (Policy, error) {
 	if len(rules) == 0 {
@@ -108,7 +113,7 @@ func (p Policy) With(rules ...Rule) (Policy, error) {
 	case p.Network.Mode == NetHost:
 		return Policy{}, fault.New(fault.Unsupported, "cannot use rules with the host's network").
 			WithHint("create a sandbox with rules: coppice create --net rules")
-	case p.Tier.Value.rank() < Supervised.rank():
+	case !p.hasGate():
 		return Policy{}, fault.New(fault.Unsupported, "tier %s cannot enforce network rules", p.Tier.Value).
 			WithHint("create a sandbox with rules: coppice create --net rules")
 	}

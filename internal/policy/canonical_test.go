@@ -90,7 +90,7 @@ func TestWith_AddsRules(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, flags := range []string{"network: host", "tier: process", "tier: workspace"} {
+	for _, flags := range []string{"network: host", "tier: process", "tier: workspace\nconfine: off"} {
 		p, err := Merge(layer(t, Flags, flags))
 		if err != nil {
 			t.Fatal(err)

@@ -297,7 +297,7 @@ func (m *merger) together() {
 		}
 	case NetRules:
 		switch {
-		case p.Tier.Value.rank() >= Supervised.rank():
+		case m.tierSaid && p.hasGate(), p.Tier.Value.rank() >= Supervised.rank():
 		case m.tierSaid && !p.TierAtLeast:
 			m.wrong(p.Tier.At, "use tier: supervised", "tier %s cannot enforce the network rules of %s",
 				p.Tier.Value, p.NetAt)

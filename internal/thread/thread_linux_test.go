@@ -1,6 +1,7 @@
 package thread
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -21,5 +22,19 @@ func TestOnOwn(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestReserve_Keeps checks that the process keeps the threads that Reserve started. The kernel lists all threads only
+// while none exits.
+func TestReserve_Keeps(t *testing.T) { //nolint:paralleltest // see above
+	const n = 40
+	Reserve(n)
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tasks) < n {
+		t.Errorf("%d threads, expected at least %d", len(tasks), n)
 	}
 }

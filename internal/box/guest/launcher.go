@@ -116,10 +116,10 @@ func (l *launcher) confine() error {
 }
 
 // filter installs both filters. Where this process has another listener already, as in some containers, nothing is
-// reported.
+// reported; a network with rules needs its own.
 func (l *launcher) filter(open seccomp.Options, give seccomp.NotifyOptions) error {
 	fd, err := seccomp.Install(seccomp.Notifying(give), seccomp.Listener|seccomp.KeepSpeculation)
-	if errors.Is(err, unix.EBUSY) && open.Report {
+	if errors.Is(err, unix.EBUSY) && open.Report && !give.Inet {
 		l.untold = err
 		open.Report, give.Refuse = false, seccomp.Options{}
 		if give.Connect {

@@ -4,6 +4,7 @@ package guest
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/landlock"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
@@ -27,6 +29,12 @@ func (l *launcher) lock() error {
 	}
 	open := seccomp.Options{Report: l.guest.Tell, Shared: g.Landlock > 0, NoInet: g.NoInet}
 	give := seccomp.NotifyOptions{Connect: g.Landlock > 0, Terminals: g.Landlock > 0}
+	if g.Inet != "" {
+		if g.Landlock == 0 {
+			return fault.New(fault.Unsupported, "rules for the network of a locked workspace need Landlock (Linux 5.13)")
+		}
+		open.NoInet, open.GateInet, give.Inet = true, true, true
+	}
 	if g.Landlock > 0 {
 		if l.closed = notify.CanConnect(); l.closed != nil {
 			give.Connect, give.Terminals, open.NoUnix = false, false, true
@@ -120,6 +128,11 @@ func makeOwn(l *plan.Lock) error {
 			return fault.New(fault.Invalid, "%s is not a directory", dir).Because(err).WithHint("remove it: rm %s", dir)
 		}
 	}
+	if l.Inet != "" {
+		if err := makePorts(filepath.Join(l.Inet, notify.InetPorts)); err != nil {
+			return err
+		}
+	}
 	if len(l.Links) == 0 {
 		return nil
 	}
@@ -142,6 +155,23 @@ func makeOwn(l *plan.Lock) error {
 		}
 	}
 	return nil
+}
+
+// makePorts makes the directory of the sandbox's own ports, without those of an earlier init.
+func makePorts(dir string) error {
+	err := os.RemoveAll(dir)
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	return fault.Wrap(err, "make the directory of the sandbox's ports")
+}
+
+// internet returns the network of a locked workspace with rules; nil for another.
+func internet(l *plan.Lock) *notify.Inet {
+	if l.Inet == "" {
+		return nil
+	}
+	return &notify.Inet{Dir: l.Inet, Own: []netip.Addr{link.Box4(), link.Box6()}}
 }
 
 // sockets returns the directories in which a locked workspace can connect to Unix sockets.

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // Main runs init and returns the exit code of the process. When the process exits, the kernel kills everything that
@@ -102,8 +101,8 @@ func (d *daemon) setUp(m initlink.Message) (weak []plan.Item, err error) {
 	if err := d.openTerminals(); err != nil {
 		return nil, err
 	}
-	if g.Tasks {
-		makeThreads(ownThreads)
+	if g.Tasks || g.Lock != nil { // with Lock, the container or the user may have a limit
+		thread.Reserve(ownThreads)
 	}
 	if err := setLimits(g); err != nil {
 		return nil, err
@@ -257,7 +256,7 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	}
 	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 	if g.Lock != nil {
-		opt.Sockets, opt.Terminals = sockets(g.Lock), true
+		opt.Sockets, opt.Terminals, opt.Inet = sockets(g.Lock), true, internet(g.Lock)
 	}
 	if d.refused != nil {
 		opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused
@@ -313,18 +312,3 @@ func setLimits(g plan.Guest) error {
 // ownThreads is how many threads init starts before the first command. When the sandbox has reached its limit of tasks,
 // no more can be created.
 const ownThreads = 16
-
-// makeThreads makes the runtime start n threads, which it keeps.
-func makeThreads(n int) {
-	var running, done sync.WaitGroup
-	running.Add(n)
-	for range n {
-		done.Go(func() {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			running.Done()
-			running.Wait()
-		})
-	}
-	done.Wait()
-}

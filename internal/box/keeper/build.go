@@ -117,6 +117,7 @@ const (
 	undoWire
 	undoApart
 	undoInit
+	undoExpect // init has started no command
 	undoDecoys
 	undoHold
 	undoProc

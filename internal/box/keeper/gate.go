@@ -44,6 +44,14 @@ type wiring struct {
 	done    chan struct{} // closed when the fields below are set
 	packets *os.File      // the gate's end
 	err     error
+	// stream and messages are the listeners of a locked workspace, instead of packets.
+	stream, messages *os.File
+}
+
+func (w *wiring) close() {
+	for _, f := range []*os.File{w.packets, w.stream, w.messages} {
+		f.Close() // returns ErrInvalid for nil, and ErrClosed if the gate has it
+	}
 }
 
 // startWire starts to link the box with its gate, while the root is mounted: the kernel takes as long for the one as
@@ -56,7 +64,7 @@ func (b *building) startWire(context.Context) error {
 	b.wire = w
 	b.undos[undoWire] = func() {
 		<-w.done
-		w.packets.Close() // returns ErrInvalid for nil, and ErrClosed if the gate has it
+		w.close()
 		for i, f := range b.k.wire {
 			f.Close()
 			b.k.wire[i] = nil
@@ -64,8 +72,13 @@ func (b *building) startWire(context.Context) error {
 		b.k.netns.Close() // returns ErrInvalid for nil
 		b.k.netns = nil
 	}
-	if b.config.Tier == plan.TierGvisor {
+	switch {
+	case b.config.Tier == plan.TierGvisor:
 		w.packets, w.err = b.k.openPair()
+		close(w.done)
+		return nil
+	case b.config.Entered():
+		w.stream, w.messages, w.err = listenEntrance(b.config.EntranceDir())
 		close(w.done)
 		return nil
 	}
@@ -109,9 +122,13 @@ func (b *building) openWire(ctx context.Context) error {
 		b.undos[undoApart] = k.forgetLink
 		return nil
 	}
-	defer packets.Close()
+	defer b.wire.close()
 	p, err := k.gate.process()
 	if err != nil {
+		return err
+	}
+	if b.config.Entered() {
+		_, err := p.BeginEntrance(b.wire.stream, b.wire.messages, k.config.Phases, control.Decoys{})
 		return err
 	}
 	ca, err := k.beginGate(p, packets)

@@ -15,10 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // decide makes init's plan, and opens init's directory in /proc.
@@ -60,6 +62,13 @@ func (b *building) sendSetUp(context.Context) error {
 	k := b.k
 	if err := b.openInputs(); err != nil {
 		return err
+	}
+	if b.guest.Lock != nil {
+		thread.Reserve(ownThreads)
+		if err := procs.ExpectEnd(b.config.RunDir, k.init.Pid, b.config.Caller.Root); err != nil {
+			return err
+		}
+		b.undos[undoExpect] = k.recordEnd
 	}
 	if err := k.link.Send(initlink.MsgSetup, b.guest, b.fds...); err != nil {
 		return fault.Wrap(err, "send init its plan")
@@ -239,3 +248,7 @@ func openSelf(runDir string) (int, error) {
 	}
 	return fd, nil
 }
+
+// ownThreads is how many threads the keeper of a locked workspace starts before the first command, which can use up the
+// tasks of a container in which the keeper is too.
+const ownThreads = 16

@@ -99,7 +99,7 @@ const (
 
 // endInit ends init and all processes inside. In tier workspace the kernel does not end them: init does, which can
 // reach all at once. What init leaves, or all if it was killed, becomes children of the keeper, which ends only when
-// there is none left.
+// there is none left. Then it records that.
 func (k *keeper) endInit() {
 	if k.config.Tier != plan.TierWorkspace || k.link == nil {
 		_ = k.init.Kill()
@@ -119,8 +119,16 @@ func (k *keeper) endInit() {
 	for {
 		err := procs.EndDescendants(unendedPatience, nil)
 		if err == nil {
+			k.recordEnd()
 			return
 		}
+		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
+	}
+}
+
+// recordEnd records that no process of a locked workspace is left. If it cannot, Box proves it again.
+func (k *keeper) recordEnd() {
+	if err := procs.Ended(k.config.RunDir); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-keeper:", err)
 	}
 }

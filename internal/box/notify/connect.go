@@ -66,13 +66,9 @@ func (s *server) connectFor(c caller) verdict {
 		return fail(err)
 	}
 	defer unix.Close(socket)
-	size := uint32(c.args[2])
-	if size < pathAt || size > maxAddress {
-		return verdict{errno: unix.EINVAL}
-	}
-	address := make([]byte, size)
-	if n, err := c.read(c.args[1], address); err != nil || n < len(address) {
-		return verdict{errno: unix.EFAULT}
+	address, err := c.askedAddress(c.args[1], c.args[2])
+	if err != nil {
+		return fail(err)
 	}
 	if !s.valid(c.id) {
 		return verdict{errno: unix.ESRCH} // the caller has died
@@ -80,6 +76,11 @@ func (s *server) connectFor(c caller) verdict {
 	domain, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return fail(err)
+	}
+	if s.inet != nil {
+		if v, ok := s.inetConnect(c, socket, address); ok {
+			return v
+		}
 	}
 	if domain == unix.AF_UNIX {
 		file, err := s.reachable(c, address)
@@ -125,26 +126,22 @@ func (s *server) reachable(c caller, address []byte) (file int, err error) {
 
 // refused answers a call that is not carried out, and reports it if it is a refusal of this package.
 func (s *server) refused(c caller, call string, err error) verdict {
-	if errors.Is(err, errOutside) && s.opt.Refused != nil {
-		s.opt.Refused(Refusal{Call: call, Errno: unix.EACCES, TID: c.tid,
-			Program: s.program(&notification{id: c.id, tid: uint32(c.tid)})})
+	if errors.Is(err, errOutside) {
+		return s.tell(c, call, unix.EACCES)
 	}
 	return fail(err)
 }
 
 // descriptor returns a duplicate of the caller's descriptor fd, which the calling function closes.
 func (c caller) descriptor(fd int) (int, error) {
-	status, err := os.ReadFile(procPath(c.tid, "status"))
-	if err != nil {
-		return -1, unix.EACCES
+	if c.s.inet != nil {
+		if inode, err := socketAt(c.tid, int32(fd)); err == nil {
+			if kept, ok := c.s.inet.kept.dup(inode, c.tid, int32(fd)); ok {
+				return kept, nil
+			}
+		}
 	}
-	_, rest, _ := strings.Cut(string(status), "\nTgid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		return -1, unix.EACCES
-	}
-	process, err := unix.PidfdOpen(pid, 0)
+	process, err := c.process()
 	if err != nil {
 		return -1, unix.EACCES
 	}
@@ -154,4 +151,25 @@ func (c caller) descriptor(fd int) (int, error) {
 		return -1, unix.EACCES
 	}
 	return got, err
+}
+
+// process returns a pidfd of the caller. Before Linux 6.9 there are none of threads (PIDFD_THREAD), and it is that of
+// the process, which is the caller itself for the first thread.
+func (c caller) process() (int, error) {
+	fd, err := unix.PidfdOpen(c.tid, unix.O_EXCL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.PidfdOpen(c.tid, 0)
+	}
+	if err == nil {
+		return fd, nil
+	}
+	status, err := c.status()
+	if err != nil {
+		return -1, err
+	}
+	pid, err := strconv.Atoi(status["Tgid"])
+	if err != nil {
+		return -1, err
+	}
+	return unix.PidfdOpen(pid, 0)
 }

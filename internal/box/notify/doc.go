@@ -2,7 +2,7 @@
 // in PID 1 of a sandbox, which is in the callers' pid, mount and user namespaces, has every capability in the user
 // namespace, and cannot be traced by the callers.
 //
-// It does four things.
+// It does five things.
 //
 // Promotion. overlayfs without redirect_dir (which userxattr forbids) returns EXDEV for the rename of a directory that
 // exists in a lower layer (Documentation/filesystems/overlayfs.rst, "Renaming directories"). Before the kernel carries
@@ -18,6 +18,9 @@
 // Programs. Each execve (seccomp.NotifyOptions.Trace) is reported when it is requested and again when the program has
 // begun; see execute.go.
 //
+// Internet. Callers that have no sockets of the Internet get Unix sockets for them, which are connected here to an
+// entrance outside or to the sandbox's own ports; see internet.go.
+//
 // Refusals. Calls that the filter refuses and that must be reported (seccomp.Options.Report) are refused here: with the
 // error that the filter would have returned, and without reading the memory to which arguments point.
 //
@@ -27,5 +30,5 @@
 // the kernel reads the arguments again and checks the caller's own rights, so a caller that swaps them gains nothing
 // (seccomp_unotify(2), "Design goals").
 //
-// May be imported by box/guest and box/execs; it imports box/seccomp and fault.
+// May be imported by box/guest and box/execs; it imports box/seccomp, gate/entrance/ask and fault.
 package notify

@@ -253,14 +253,19 @@ func (c caller) status() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	fields := map[string]string{}
-	for line := range bytes.Lines(buf[:n]) {
-		if key, value, ok := strings.Cut(string(line), ":"); ok {
-			fields[key] = strings.TrimSpace(value)
-		}
-	}
 	if !c.s.valid(c.id) {
 		return nil, errGone
 	}
-	return fields, nil
+	return fields(buf[:n]), nil
+}
+
+// fields returns the values by name of a file of procfs that has one on each line.
+func fields(text []byte) map[string]string {
+	all := map[string]string{}
+	for line := range bytes.Lines(text) {
+		if key, value, ok := strings.Cut(string(line), ":"); ok {
+			all[key] = strings.TrimSpace(value)
+		}
+	}
+	return all
 }

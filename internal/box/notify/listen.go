@@ -29,6 +29,11 @@ func (s *server) listenFor(c caller) verdict {
 	if !s.valid(c.id) {
 		return verdict{errno: unix.ESRCH} // the caller has died
 	}
+	if s.inet != nil {
+		if err := s.listenInet(socket); err != nil {
+			return fail(err)
+		}
+	}
 	if err := listens(socket); err != nil {
 		return s.refused(c, "listen", err)
 	}

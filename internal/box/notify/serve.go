@@ -45,6 +45,9 @@ type Options struct {
 	// Sockets are directories of this process's root, without links in their paths. Of the Unix sockets with a path,
 	// callers can connect only to those in one of them, and listen on none with an abstract name; see connect.
 	Sockets []string
+	// Inet makes and connects sockets for callers that have no sockets of the Internet, with the filter of
+	// seccomp.NotifyOptions.Inet. If it is nil, such calls are not expected.
+	Inet *Inet
 	// Terminals opens for callers the slaves of the pseudo terminals that they have made.
 	Terminals bool
 	// Report is called for promotions, possibly from several goroutines at once, and must not block. It may be nil.
@@ -105,13 +108,25 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 		return err
 	}
 	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc,
-		connecting: make(chan struct{}, maxConnecting)}
+		connecting: make(chan struct{}, maxConnecting), ctx: ctx}
+	if opt.Inet != nil {
+		var dir *os.File
+		if s.inet, dir, err = newInternet(opt.Inet); err != nil {
+			return err
+		}
+		defer dir.Close()
+	}
 	defer runtime.KeepAlive(file) // its finalizer would close it
 	// With a record, each of the many programs that a build starts would keep this processor from its caller.
 	if opt.Asked == nil {
 		s.syncWakeUp()
 	}
 	defer s.slow.Wait()
+	if s.inet != nil {
+		kept, end := context.WithCancel(ctx)
+		defer end()
+		s.slow.Go(func() { s.inet.kept.run(kept) })
+	}
 	// The Go scheduler assumes for a while that a thread in poll(2) is working, and watching it costs several times as
 	// much as an answer. So the scheduler itself waits, on a descriptor that is registered with it.
 	own, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -178,6 +193,8 @@ type server struct {
 	ownProc bool // whether /proc shows the callers' pid namespace
 	slow    sync.WaitGroup
 
+	inet       *internet // nil without Options.Inet
+	ctx        context.Context
 	connecting chan struct{} // a token for each connect(2) in progress
 	trying     sync.Mutex    // held while a rename is considered; locked after Options.Lock
 }
@@ -211,6 +228,9 @@ func (s *server) decide(n *notification) (verdict, func()) {
 	c := caller{s: s, id: n.id, tid: int(n.tid), nr: n.call.nr, args: n.call.args}
 	if s.opt.Terminals && c.nr == unix.SYS_IOCTL && uint32(c.args[1]) == unix.TIOCGPTPEER {
 		return verdict{}, func() { s.openSlave(c) }
+	}
+	if do, ok := s.inetCall(c); ok {
+		return verdict{}, do
 	}
 	if v, ok := s.refuse(n); ok {
 		return v, nil

@@ -46,6 +46,12 @@ func TestMain(m *testing.M) {
 		os.Exit(beActor())
 	case argRefused:
 		os.Exit(beRefused())
+	case argInet:
+		os.Exit(beInet())
+	case argInetGo:
+		os.Exit(beInetGo())
+	case argInetConnect:
+		os.Exit(beInetConnect())
 	case argPlay:
 		os.Exit(bePlay())
 	}

@@ -22,6 +22,9 @@ type Options struct {
 	Shared bool
 	// NoInet refuses Internet sockets, where no network namespace limits what they reach.
 	NoInet bool
+	// GateInet leaves socket(2) for the Internet to the listener of Notifying, with NotifyOptions.Inet: without one the
+	// calls would succeed. Pairs of such sockets are refused.
+	GateInet bool
 	// NoUnix refuses Unix sockets, where nothing checks connect(2). Pairs that are connected from the start remain.
 	NoUnix bool
 	// Guard is the number of a thread to which no command can send a signal, where the kernel would permit it; 0 is
@@ -126,9 +129,12 @@ var leases = Rule{
 var ordinaryNetlink = []uint32{unix.NETLINK_ROUTE, unix.NETLINK_AUDIT, unix.NETLINK_KOBJECT_UEVENT,
 	unix.NETLINK_SOCK_DIAG, unix.NETLINK_GENERIC}
 
+// ofInternet is about the first argument of socket(2).
+var ofInternet = Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
+
 // socketRule is the rule for socket(2) or socketpair(2).
 func socketRule(o Options, call uint32) Rule {
-	inet := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_INET, unix.AF_INET6}}
+	inet := ofInternet
 	netlink := Test{Arg: 0, Is: In, Of: []uint32{unix.AF_NETLINK}}
 	r := Rule{
 		Calls: []uint32{call},
@@ -147,7 +153,10 @@ func socketRule(o Options, call uint32) Rule {
 		Why: "an allow-list of families: AF_VSOCK reaches the hypervisor past every network namespace; " +
 			"AF_NETLINK, AF_PACKET, AF_ALG and the rest are attack surface (and load modules on demand)",
 	}
-	if o.NoInet {
+	switch {
+	case o.GateInet && call == unix.SYS_SOCKET:
+		r.Cases = slices.Insert(r.Cases, 0, Case{When: []Test{inet}, Do: Allow})
+	case o.NoInet, o.GateInet:
 		r.Cases = slices.Insert(r.Cases, 0, Case{When: []Test{inet}, Do: Errno(unix.EACCES)})
 	}
 	if o.Shared {

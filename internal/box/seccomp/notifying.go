@@ -22,6 +22,9 @@ type NotifyOptions struct {
 	Connect bool
 	// Terminals passes on the ioctl(2) that opens the slave of a pseudo terminal, which Landlock would refuse.
 	Terminals bool
+	// Inet passes on the calls of sockets of the Internet, which callers do not have: the listener makes Unix sockets
+	// instead, and connects them. Options.GateInet must be set too.
+	Inet bool
 	// Refuse, if its Report is set, passes on the calls that Hardening omits with the same Options. The listener
 	// refuses them as Refusals specifies.
 	Refuse Options
@@ -43,6 +46,9 @@ func notifyingRules(o NotifyOptions) []Rule {
 	if o.Terminals {
 		rules = passIoctl(rules, unix.TIOCGPTPEER)
 	}
+	if o.Inet {
+		rules = passInet(o, rules)
+	}
 	if o.Promote {
 		rules = append(rules, Rule{
 			Calls: renameCalls,
@@ -51,16 +57,7 @@ func notifyingRules(o NotifyOptions) []Rule {
 		})
 	}
 	if o.Connect {
-		rules = append(rules, Rule{
-			Calls: []uint32{unix.SYS_CONNECT},
-			Do:    Notify,
-			Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
-				"before ABI 9",
-		}, Rule{
-			Calls: []uint32{unix.SYS_LISTEN},
-			Do:    Notify,
-			Why:   "the name of the socket, which may be abstract; Landlock does not restrict which of those are taken",
-		})
+		rules = append(rules, connectRules...)
 	}
 	if o.Trace {
 		rules = append(rules, executing...)
@@ -74,17 +71,35 @@ func notifyingRules(o NotifyOptions) []Rule {
 	return rules
 }
 
-// passIoctl makes rules pass on one ioctl(2). The first rule of a call decides about it.
+var connectRules = []Rule{
+	{
+		Calls: []uint32{unix.SYS_CONNECT},
+		Do:    Notify,
+		Why: "the address is in memory, where a filter cannot see it; Landlock does not restrict paths of sockets " +
+			"before ABI 9",
+	},
+	{
+		Calls: []uint32{unix.SYS_LISTEN},
+		Do:    Notify,
+		Why:   "the name of the socket, which may be abstract; Landlock does not restrict which of those are taken",
+	},
+}
+
+// passIoctl makes rules pass on one ioctl(2).
 func passIoctl(rules []Rule, request uint32) []Rule {
-	one := Case{When: []Test{{Arg: 1, Is: In, Of: []uint32{request}}}, Do: Notify}
+	return pass(rules, unix.SYS_IOCTL, Case{When: []Test{{Arg: 1, Is: In, Of: []uint32{request}}}, Do: Notify},
+		"the slaves of other terminals are closed, and a path of them would be checked")
+}
+
+// pass makes rules decide one case of a call before all others. The first rule of a call decides about it.
+func pass(rules []Rule, call uint32, one Case, why string) []Rule {
 	for i := range rules {
-		if slices.Contains(rules[i].Calls, unix.SYS_IOCTL) {
-			rules[i].Cases = append(slices.Clone(rules[i].Cases), one)
+		if slices.Contains(rules[i].Calls, call) {
+			rules[i].Cases = slices.Insert(slices.Clone(rules[i].Cases), 0, one)
 			return rules
 		}
 	}
-	return append(rules, Rule{Calls: []uint32{unix.SYS_IOCTL}, Cases: []Case{one},
-		Why: "the slaves of other terminals are closed, and a path of them would be checked"})
+	return append(rules, Rule{Calls: []uint32{call}, Cases: []Case{one}, Why: why})
 }
 
 // goAffinity is the size of the mask that the Go runtime passes (runtime/os_linux.go, getCPUCount). No other library

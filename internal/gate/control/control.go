@@ -14,7 +14,8 @@ import (
 const Argv0 = "coppice-gate"
 
 // ConnFD is the number of the process's control descriptor, a stream socket. It first carries one byte with the
-// packet socket of link.Open, or the gate's end of link.Pair, and then Requests and Replies, as JSON.
+// packet socket of link.Open, or the gate's end of link.Pair, or the two listeners of an entrance, that for streams
+// first; and then Requests and Replies, as JSON.
 const ConnFD = 3
 
 // TouchFD is the descriptor on which the process reports tokens of decoys: at least one byte, written after the

@@ -137,18 +137,35 @@ func (p *Process) wait() {
 // Begin starts the gate for packets, the socket of a link of either kind. The gate enforces phases, searches for
 // tokens of decoys, and writes events to the journal. packets is not closed. ca is Reply.CA.
 func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
+	return p.begin(phases, d, packets)
+}
+
+// BeginEntrance is Begin for a sandbox without a network stack: the process also runs an entrance (package entrance),
+// which accepts connections from two listening Unix sockets, stream of type SOCK_STREAM and messages of type
+// SOCK_SEQPACKET. Neither is closed. The caller closes its own copies soon: while there is one, connections to the
+// listeners of a gate that has exited wait for an answer instead of being refused.
+func (p *Process) BeginEntrance(stream, messages *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
+	return p.begin(phases, d, stream, messages)
+}
+
+// begin passes the process sockets, and sends the first request.
+func (p *Process) begin(phases []plan.Phase, d Decoys, sockets ...*os.File) (ca []byte, err error) {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
-		return nil, fault.Wrap(err, "pass the gate the socket for packets")
+		return nil, fault.Wrap(err, "pass the gate the sandbox's sockets")
+	}
+	fds := make([]int, len(sockets))
+	for i, s := range sockets {
+		fds[i] = int(s.Fd())
 	}
 	var sent error
 	// The stream is empty, so the byte is sent at once.
 	err = raw.Control(func(fd uintptr) {
-		sent = unix.Sendmsg(int(fd), []byte{0}, unix.UnixRights(int(packets.Fd())), nil, unix.MSG_NOSIGNAL)
+		sent = unix.Sendmsg(int(fd), []byte{0}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
 	})
-	runtime.KeepAlive(packets)
+	runtime.KeepAlive(sockets)
 	if err = errors.Join(err, sent); err != nil {
-		return nil, fault.Wrap(err, "pass the gate the socket for packets")
+		return nil, fault.Wrap(err, "pass the gate the sandbox's sockets")
 	}
 	r, err := p.ask(Request{Journal: p.journal, Key: p.key, Phases: phases, Decoys: d})
 	return r.CA, err
@@ -217,19 +234,44 @@ func (p *Process) kill() {
 }
 
 // renounce empties the capability bounding set of this thread and of what it starts: root without it has no
-// privileges (capabilities(7)).
+// privileges (capabilities(7)). A thread that may not change the set, because it has no CAP_SETPCAP, must have no
+// capabilities at all: because of no_new_privs, execve(2) adds none.
 func renounce() error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	none, err := hasNoCaps()
+	if err != nil {
+		return err
+	}
+	if err := dropBounding(); err != nil && (!none || !errors.Is(err, unix.EPERM)) {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("drop ambient capabilities: %w", err)
+	}
+	return nil
+}
+
+// dropBounding empties the bounding set. The error is EPERM without CAP_SETPCAP.
+func dropBounding() error {
 	for c := uintptr(0); ; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) && c > unix.CAP_BPF { // the kernel has no further capabilities
-			break
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return fmt.Errorf("drop ambient capabilities: %w", err)
+}
+
+// hasNoCaps reports whether this thread has no capabilities, not even inheritable ones.
+func hasNoCaps() (bool, error) {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&head, &have[0]); err != nil {
+		return false, fmt.Errorf("read the capabilities: %w", err)
 	}
-	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	return have == [2]unix.CapUserData{}, nil
 }

@@ -5,12 +5,19 @@ package control
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/program"
+	"github.com/coppice-dev/coppice/internal/thread"
 )
 
 // TestMain also runs a compromised gate that does not follow the protocol.
@@ -29,6 +36,15 @@ func TestMain(m *testing.M) {
 		for in := json.NewDecoder(conn); in.Decode(&q) == nil; {
 		}
 		select {} // it does not exit with its keeper either
+	case "state":
+		var q Request
+		if err := json.NewDecoder(conn).Decode(&q); err != nil {
+			os.Exit(1)
+		}
+		state, err := os.ReadFile("/proc/self/status")
+		if err != nil || json.NewEncoder(conn).Encode(Reply{CA: state}) != nil {
+			os.Exit(1)
+		}
 	case "endless":
 		for _, err := conn.WriteString(`{"ca":"`); err == nil; {
 			_, err = conn.Write(bytes.Repeat([]byte("A"), 1<<16))
@@ -38,6 +54,69 @@ func TestMain(m *testing.M) {
 		select {}
 	}
 	os.Exit(0)
+}
+
+// asUser is set for a copy of this test that runs as an ordinary user.
+const asUser = "COPPICE_TEST_AS_USER"
+
+// TestStart_AsOrdinaryUser starts a gate as a user without capabilities, outside of a user namespace, who may not change
+// the capability bounding set: a pod's. Root runs the test by such a user.
+func TestStart_AsOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() == 0 && os.Getenv(asUser) == "" {
+		exe := self(t)
+		cmd := exec.Command(program.Path(exe), "-test.run=^TestStart_AsOrdinaryUser$", "-test.v")
+		cmd.Dir, cmd.Env = "/", append(os.Environ(), asUser+"=1", "TMPDIR=/tmp")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1001, Gid: 1001}}
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if none, err := hasNoCaps(); err != nil || !none {
+		t.Fatalf("the user has capabilities: %v", err)
+	}
+	p, err := Start(self(t), "state", t.TempDir(), nil, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	ca, err := p.Begin(r, nil, Decoys{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapAmb:\t0000000000000000\n",
+		"NoNewPrivs:\t1\n"} {
+		if !bytes.Contains(ca, []byte(want)) {
+			t.Errorf("the status of the gate has no %q:\n%s", want, ca)
+		}
+	}
+}
+
+// TestRenounce_RequiresSetpcapOfOthers covers a thread that has capabilities, but not that to give them up for good.
+func TestRenounce_RequiresSetpcapOfOthers(t *testing.T) {
+	t.Parallel()
+	if none, err := hasNoCaps(); err != nil || none {
+		t.Skip("needs capabilities: this user has none to keep")
+	}
+	thread.OnOwn(func() {
+		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		only := [2]unix.CapUserData{{Permitted: 1 << unix.CAP_KILL}}
+		if _, _, e := unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&only[0])),
+			0); e != 0 {
+			t.Error(e)
+			return
+		}
+		if err := renounce(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 // self opens the test binary.

@@ -78,9 +78,7 @@ func TestGateProgram_ServesPair(t *testing.T) {
 	if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := p.Now(); err != nil || now.Conns != 1 || now.In != 5 || now.Out != 5 {
-		t.Errorf("%+v, %v", now, err)
-	}
+	awaitCounts(t, p, 5)
 	if _, err := s.DialContext(ctx, "tcp", net.JoinHostPort(host, "1")); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a port that no rule names: %v", err)
 	}
@@ -188,21 +186,22 @@ func echoOutside(t *testing.T) (host, port string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+		var own sync.WaitGroup
+		own.Go(func() {
 			for {
 				c, err := l.Accept()
 				if err != nil {
 					return
 				}
-				io.Copy(c, c)
-				c.Close()
+				own.Go(func() {
+					io.Copy(c, c)
+					c.Close()
+				})
 			}
-		}()
+		})
 		t.Cleanup(func() {
 			l.Close()
-			<-done
+			own.Wait()
 		})
 		host, port, err := net.SplitHostPort(l.Addr().String())
 		if err != nil {
@@ -222,11 +221,7 @@ func query(ctx context.Context, t *testing.T, s *sentrytest.Sentry, name string)
 		t.Fatal(err)
 	}
 	defer c.Close()
-	q := []byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
-	for label := range strings.SplitSeq(name, ".") {
-		q = append(append(q, byte(len(label))), label...)
-	}
-	if _, err := c.Write(append(q, 0, 0, 1, 0, 1)); err != nil {
+	if _, err := c.Write(question(name)); err != nil {
 		t.Fatal(err)
 	}
 	if d, ok := ctx.Deadline(); ok {
@@ -237,6 +232,30 @@ func query(ctx context.Context, t *testing.T, s *sentrytest.Sentry, name string)
 		t.Fatal(n, err)
 	}
 	return b[3]
+}
+
+// awaitCounts waits until the gate has counted n bytes in both directions of one connection, which it does after it has
+// sent them.
+func awaitCounts(t *testing.T, p *control.Process, n int64) {
+	t.Helper()
+	for {
+		now, err := p.Now()
+		if err != nil || now.Conns != 1 || now.In > n || now.Out > n {
+			t.Fatalf("%+v, %v", now, err)
+		}
+		if now.In == n && now.Out == n {
+			return
+		}
+	}
+}
+
+// question returns a query for the IPv4 addresses of a name.
+func question(name string) []byte {
+	q := []byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
+	for label := range strings.SplitSeq(name, ".") {
+		q = append(append(q, byte(len(label))), label...)
+	}
+	return append(q, 0, 0, 1, 0, 1)
 }
 
 // hungUp reports whether the other end of a socket is closed.

@@ -19,6 +19,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate"
 	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/gate/entrance"
+	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
@@ -56,9 +58,9 @@ func Main() int {
 	}
 	conn := os.NewFile(control.ConnFD, "keeper")
 	defer conn.Close()
-	packets, err := receive(conn)
-	if err == nil && packets != nil {
-		err = serve(conn, packets)
+	from, err := receive(conn)
+	if err == nil && from != nil {
+		err = serve(conn, from)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
@@ -74,35 +76,40 @@ func nameProcess(name string) {
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(name+"\x00"))), 0, 0, 0)
 }
 
-// receive waits for the socket of the link. It returns nil if the keeper has exited.
-func receive(conn *os.File) (packets *os.File, err error) {
+// receive waits for the sockets from which the sandbox's packets or connections come: that of a link, or the two
+// listeners of an entrance. It returns nil if the keeper has exited.
+func receive(conn *os.File) (from []*os.File, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	rights := make([]byte, unix.CmsgSpace(4))
-	var n, got int
+	rights := make([]byte, unix.CmsgSpace(2*4))
+	var n, got, flags int
 	var failed error
 	err = raw.Read(func(fd uintptr) bool {
-		n, got, _, _, failed = unix.Recvmsg(int(fd), make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
+		n, got, flags, _, failed = unix.Recvmsg(int(fd), make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
 		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
 	})
 	if err = errors.Join(err, failed); err != nil || n == 0 {
 		return nil, err
 	}
 	msgs, err := unix.ParseSocketControlMessage(rights[:got])
-	if err != nil || len(msgs) != 1 {
+	if err != nil || len(msgs) != 1 || flags&unix.MSG_CTRUNC != 0 {
 		return nil, fmt.Errorf("received no socket for packets: %w", errors.Join(err, unix.EBADMSG))
 	}
 	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) != 1 {
+	if err != nil || len(fds) == 0 {
 		return nil, fmt.Errorf("received no socket for packets: %w", errors.Join(err, unix.EBADMSG))
 	}
-	return os.NewFile(uintptr(fds[0]), "packets"), nil
+	names := [][]string{{"packets"}, {"the listener for streams", "the listener for messages"}}[len(fds)-1]
+	for i, fd := range fds {
+		from = append(from, os.NewFile(uintptr(fd), names[i]))
+	}
+	return from, nil
 }
 
 // serve answers the keeper's requests until the keeper exits.
-func serve(conn io.ReadWriter, packets *os.File) error {
+func serve(conn io.ReadWriter, from []*os.File) error {
 	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
 	var g *warden
 	defer func() {
@@ -121,7 +128,7 @@ func serve(conn io.ReadWriter, packets *os.File) error {
 		var err error
 		var ca []byte
 		if g == nil {
-			g, ca, err = begin(q, packets)
+			g, ca, err = begin(q, from)
 		} else if q.Phases != nil {
 			err = g.keepTo(q.Phases)
 		}
@@ -135,8 +142,9 @@ func serve(conn io.ReadWriter, packets *os.File) error {
 	}
 }
 
-// begin starts the gate. ca is the certificate that the sandbox must trust, if any.
-func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error) {
+// begin starts the gate, and the entrance if from is its two listeners. ca is the certificate that the sandbox must
+// trust, if any.
+func begin(q control.Request, from []*os.File) (w *warden, ca []byte, err error) {
 	if q.Journal == "" {
 		return nil, nil, fault.New(fault.Internal, "the first request of a gate has no journal")
 	}
@@ -148,6 +156,12 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 		changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
+	}
+	packets, box := from[0], (*os.File)(nil)
+	if len(from) > 1 {
+		if box, packets, err = link.Pair(); err != nil {
+			return nil, nil, errors.Join(err, j.Close())
+		}
 	}
 	// The policy is set with the first step; nothing passes before that.
 	w.mu.Lock() // events reported meanwhile wait until w.gate is set
@@ -164,11 +178,20 @@ func begin(q control.Request, packets *os.File) (w *warden, ca []byte, err error
 		}
 	}
 	if err != nil {
+		if box != nil {
+			err = errors.Join(err, box.Close())
+		}
 		return nil, nil, errors.Join(err, j.Close())
 	}
 	w.step()
 	w.recordExpired()
 	w.own.Go(w.keepTime)
+	if box != nil {
+		if w.entrance, err = entrance.New(box, from[0], from[1]); err != nil {
+			w.close()
+			return nil, nil, err
+		}
+	}
 	return w, ca, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate"
 	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/gate/entrance"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -23,11 +24,12 @@ import (
 
 // warden enforces the phases of a policy on a gate, and writes its events to the journal.
 type warden struct {
-	gate    *gate.Gate
-	journal *journal.Journal
-	lost    atomic.Int64 // events that could not be written
-	blind   atomic.Bool  // the journal cannot be written: nothing passes
-	stops   bool         // a token of a decoy kills the sandbox's processes
+	gate     *gate.Gate
+	entrance *entrance.Entrance // nil if the sandbox has a network stack
+	journal  *journal.Journal
+	lost     atomic.Int64 // events that could not be written
+	blind    atomic.Bool  // the journal cannot be written: nothing passes
+	stops    bool         // a token of a decoy kills the sandbox's processes
 
 	clock func() time.Time
 
@@ -282,13 +284,18 @@ func (w *warden) write(ev wire.NetEvent) bool {
 	return false
 }
 
-// close closes the gate and writes the remaining events.
+// close closes the gate, then the entrance, whose packets it has decided about, and writes the remaining events.
 func (w *warden) close() {
 	close(w.stop)
 	w.own.Wait()
 	w.look()
 	if err := w.gate.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
+	}
+	if w.entrance != nil {
+		if err := w.entrance.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "coppice-gate:", err)
+		}
 	}
 	if err := w.journal.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)

@@ -1,6 +1,9 @@
 //go:build linux && (amd64 || arm64)
 
-package gate
+// Package pipe is one end of a link.Pair as a link endpoint of gVisor's network stack. The gate is at one end. At the
+// other is either a sentry, or the entrance of a sandbox without a network stack. Package gate and package entrance
+// import it; it imports limit.
+package pipe
 
 import (
 	"errors"
@@ -24,13 +27,12 @@ const (
 	shareable = 32 << 10
 )
 
-// pipe is the gate's end of a link.Pair as a link endpoint of the stack: each read and each write is one IP packet. It
-// does not block when the other end does not read. It drops anything that is not a packet. When the other end closes,
-// it calls over once.
+// Pipe is an end of a link.Pair as a link endpoint of a stack: each read and each write is one IP packet. It does not
+// block when the other end does not read. It drops anything that is not a packet.
 //
 // The endpoint of other links, fdbased, cannot be used: it can mistake the end of such a socket for empty packets,
 // which it reads in a busy loop that cannot be stopped.
-type pipe struct {
+type Pipe struct {
 	file *os.File // known to the runtime's poller; Attach(nil) sets its deadline
 	conn syscall.RawConn
 	fd   int // of file
@@ -46,8 +48,10 @@ type pipe struct {
 	draining bool                    // a goroutine runs drain; guarded by mu
 }
 
-// newPipe takes ownership of file, which it makes pollable, and returns the file to close.
-func newPipe(file *os.File, mtu int, lost func(), over func(error)) (*pipe, *os.File, error) {
+// New takes ownership of file, an end of a link.Pair, which it makes pollable, and returns the file that the caller
+// closes after Attach(nil), also if it fails. mtu is the maximum size of a packet, in bytes. The pipe calls lost for
+// each lost packet, and over once when the other end has closed, with an error or nil.
+func New(file *os.File, mtu int, lost func(), over func(error)) (*Pipe, *os.File, error) {
 	file, err := pollable(file)
 	if err != nil {
 		return nil, file, err
@@ -56,7 +60,7 @@ func newPipe(file *os.File, mtu int, lost func(), over func(error)) (*pipe, *os.
 	if err != nil {
 		return nil, file, err
 	}
-	p := &pipe{file: file, conn: conn, mtu: uint32(mtu), lost: lost, over: over}
+	p := &Pipe{file: file, conn: conn, mtu: uint32(mtu), lost: lost, over: over}
 	// Not by file.Fd, which would make it block.
 	return p, file, conn.Control(func(fd uintptr) { p.fd = int(fd) })
 }
@@ -78,11 +82,14 @@ func pollable(file *os.File) (*os.File, error) {
 	if err = errors.Join(err, failed); err != nil {
 		return file, err
 	}
-	return os.NewFile(uintptr(fd), "gate"), file.Close()
+	return os.NewFile(uintptr(fd), file.Name()), file.Close()
 }
 
+// FD returns the descriptor of the socket, for use until the file that New returned is closed.
+func (p *Pipe) FD() int { return p.fd }
+
 // Attach starts reading, or with nil stops it; no read or write is in progress when Attach(nil) returns.
-func (p *pipe) Attach(to stack.NetworkDispatcher) {
+func (p *Pipe) Attach(to stack.NetworkDispatcher) {
 	p.mu.Lock()
 	begin := to != nil && p.to == nil
 	p.to = to
@@ -104,7 +111,7 @@ func (p *pipe) Attach(to stack.NetworkDispatcher) {
 }
 
 // readAll delivers packets until the other end closes or Attach(nil) is called.
-func (p *pipe) readAll(to stack.NetworkDispatcher) {
+func (p *Pipe) readAll(to stack.NetworkDispatcher) {
 	var v *buffer.View
 	defer func() {
 		if v != nil {
@@ -142,7 +149,7 @@ var errNoPacket = errors.New("no packet")
 // read reads one packet. It returns 0 and nil if there are none left, and errNoPacket for an empty or oversized one.
 // An empty packet from a peer that has closed hides what follows it. The kernel closes descriptors that are sent with
 // a packet, because no control buffer is given.
-func (p *pipe) read(b []byte) (n int, err error) {
+func (p *Pipe) read(b []byte) (n int, err error) {
 	var flags int
 	var gone bool
 	waited := p.conn.Read(func(fd uintptr) bool {
@@ -169,7 +176,7 @@ func hungUp(fd int) bool {
 }
 
 // deliver passes a packet to the dispatcher.
-func (p *pipe) deliver(to stack.NetworkDispatcher, data buffer.Buffer) {
+func (p *Pipe) deliver(to stack.NetworkDispatcher, data buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: data})
 	defer pkt.DecRef()
 	first, _ := pkt.Data().PullUp(1)
@@ -186,7 +193,7 @@ func (p *pipe) deliver(to stack.NetworkDispatcher, data buffer.Buffer) {
 }
 
 // WritePackets writes packets, or queues them. It must not block, because readers call it too.
-func (p *pipe) WritePackets(pkts stack.PacketBufferList) (n int, _ tcpip.Error) {
+func (p *Pipe) WritePackets(pkts stack.PacketBufferList) (n int, _ tcpip.Error) {
 	for _, pkt := range pkts.AsSlice() {
 		if terr := p.writePacket(pkt); terr != nil {
 			return n, terr
@@ -196,7 +203,7 @@ func (p *pipe) WritePackets(pkts stack.PacketBufferList) (n int, _ tcpip.Error) 
 	return n, nil
 }
 
-func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
+func (p *Pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 	p.mu.Lock()
 	behind := p.draining
 	p.mu.Unlock()
@@ -217,7 +224,7 @@ func (p *pipe) writePacket(pkt *stack.PacketBuffer) tcpip.Error {
 }
 
 // queue queues a packet, if there is room.
-func (p *pipe) queue(pkt *stack.PacketBuffer) tcpip.Error {
+func (p *Pipe) queue(pkt *stack.PacketBuffer) tcpip.Error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.to == nil || p.weight+pkt.MemSize() > limit.LinkWaiting {
@@ -234,7 +241,7 @@ func (p *pipe) queue(pkt *stack.PacketBuffer) tcpip.Error {
 }
 
 // drain writes queued packets until none are left, or Attach(nil) is called.
-func (p *pipe) drain() {
+func (p *Pipe) drain() {
 	for {
 		p.mu.Lock()
 		if len(p.waiting) == 0 || p.to == nil {
@@ -268,47 +275,47 @@ func send(fd uintptr, pkt *stack.PacketBuffer) error {
 }
 
 // MTU returns the maximum packet size, in both directions.
-func (p *pipe) MTU() uint32 { return p.mtu }
+func (p *Pipe) MTU() uint32 { return p.mtu }
 
 // SetMTU does nothing: the MTU is fixed.
-func (p *pipe) SetMTU(uint32) {}
+func (p *Pipe) SetMTU(uint32) {}
 
 // MaxHeaderLength returns 0: there is no link header.
-func (p *pipe) MaxHeaderLength() uint16 { return 0 }
+func (p *Pipe) MaxHeaderLength() uint16 { return 0 }
 
 // LinkAddress returns "": the link has no addresses.
-func (p *pipe) LinkAddress() tcpip.LinkAddress { return "" }
+func (p *Pipe) LinkAddress() tcpip.LinkAddress { return "" }
 
 // SetLinkAddress does nothing: the link has no addresses.
-func (p *pipe) SetLinkAddress(tcpip.LinkAddress) {}
+func (p *Pipe) SetLinkAddress(tcpip.LinkAddress) {}
 
 // Capabilities reports checksum offload: the link is memory, so neither end needs checksums
 // (link.Interface.NoChecksums).
-func (p *pipe) Capabilities() stack.LinkEndpointCapabilities {
+func (p *Pipe) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 }
 
 // IsAttached reports whether a dispatcher is attached.
-func (p *pipe) IsAttached() bool {
+func (p *Pipe) IsAttached() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.to != nil
 }
 
 // Wait waits until no read or write is in progress.
-func (p *pipe) Wait() { p.own.Wait() }
+func (p *Pipe) Wait() { p.own.Wait() }
 
 // ARPHardwareType reports a link without hardware addresses.
-func (p *pipe) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
+func (p *Pipe) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
 
 // AddHeader does nothing: there is no link header.
-func (p *pipe) AddHeader(*stack.PacketBuffer) {}
+func (p *Pipe) AddHeader(*stack.PacketBuffer) {}
 
 // ParseHeader does nothing: there is no link header.
-func (p *pipe) ParseHeader(*stack.PacketBuffer) bool { return true }
+func (p *Pipe) ParseHeader(*stack.PacketBuffer) bool { return true }
 
-// Close does nothing: Attach(nil) stops the pipe, and the gate owns the file.
-func (p *pipe) Close() {}
+// Close does nothing: Attach(nil) stops the pipe, and the caller of New owns the file.
+func (p *Pipe) Close() {}
 
 // SetOnCloseAction does nothing: no action is needed.
-func (p *pipe) SetOnCloseAction(func()) {}
+func (p *Pipe) SetOnCloseAction(func()) {}

@@ -1,0 +1,231 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
+)
+
+// dialPatience is how long a caller that does not want to block waits for the entrance. If it has not dialled by then,
+// the call succeeds, and a dial that fails ends the connection.
+const dialPatience = 250 * time.Millisecond
+
+// inetConnect carries out connect(2) on a socket for an address of the Internet, or dissolves the connection of a
+// socket that stands for one of it. For other calls ok is false.
+func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, ok bool) {
+	inode, e, known := s.endpoint(socket)
+	f := family(address)
+	switch {
+	case f == unix.AF_UNSPEC && known:
+		if e.peer.IsValid() {
+			_ = unix.Shutdown(socket, unix.SHUT_RDWR)
+			e.peer, e.spent = netip.AddrPort{}, true
+			s.inet.names.set(inode, e)
+		}
+		return success, true
+	case !ofInternet(f):
+		return verdict{}, false
+	case !known:
+		return verdict{errno: unix.EAFNOSUPPORT}, true
+	}
+	to, err := addressOf(address)
+	if err != nil {
+		return fail(err), true
+	}
+	if to.Addr().Is4() != (e.family == unix.AF_INET) && (!e.packet || e.family == unix.AF_INET) {
+		return verdict{errno: unix.EAFNOSUPPORT}, true
+	}
+	if e.packet && e.peer.IsValid() { // a socket for UDP can be connected again
+		e.spent = true
+	}
+	return s.dial(c, socket, inode, e, to), true
+}
+
+// dial connects a socket to an address. Nothing but the names that the caller will see depends on e.
+func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.AddrPort) verdict {
+	if e.spent {
+		next, err := s.renew(c, socket, e)
+		if err != nil {
+			return fail(err)
+		}
+		defer unix.Close(next)
+		if inode, err = inodeOf(next); err != nil {
+			return fail(err)
+		}
+		socket, e = next, endpoint{family: e.family, packet: e.packet}
+	}
+	errno := s.reach(c, socket, &e, to)
+	if errno == 0 {
+		if !e.local.IsValid() || e.local.Port() == 0 {
+			e.local = netip.AddrPortFrom(e.local.Addr(), passing(inode))
+		}
+		e.local, e.peer = netip.AddrPortFrom(s.inet.source(to.Addr()), e.local.Port()), to
+	}
+	if errno == 0 || e.spent {
+		s.inet.names.set(inode, e)
+	}
+	if errno == 0 && !e.packet {
+		s.inet.kept.drop(inode)
+	}
+	return verdict{errno: errno}
+}
+
+// dns is the port at which the entrance answers for every address.
+const dns = 53
+
+// reach connects a socket within the sandbox or to the entrance.
+func (s *server) reach(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
+	switch local := s.inet.local(to.Addr()); {
+	case e.packet && (to.Port() == 0 || local && to.Port() != dns):
+		// Resolvers connect sockets only to see which address of their own is used. Nothing can be sent.
+		return 0
+	case !local || e.packet:
+		return s.leave(c, socket, e, to)
+	}
+	errno := s.enter(c, socket, to.Port())
+	if errno == unix.ECONNREFUSED && to.Port() == dns {
+		return s.leave(c, socket, e, to)
+	}
+	return errno
+}
+
+// enter connects a socket to one of the sandbox's own ports.
+func (s *server) enter(c caller, socket int, port uint16) unix.Errno {
+	s.inet.kept.settle(port)
+	errno := s.join(c, socket, s.inet.port(port))
+	if errno == unix.ENOENT {
+		return unix.ECONNREFUSED
+	}
+	return errno
+}
+
+// join connects a socket to a path. While the queue of the listener is full, it waits as long as the socket does for
+// TCP; the kernel would hold a thread of this process, and ignore the caller's signals and its end.
+func (s *server) join(c caller, socket int, path string) unix.Errno {
+	w := s.wait(c, socket, unix.SO_SNDTIMEO)
+	if w.blocking {
+		defer unblock(socket)()
+	} else {
+		w.until = time.Now().Add(dialPatience)
+	}
+	for {
+		err := unix.Connect(socket, &unix.SockaddrUnix{Name: path})
+		if !errors.Is(err, unix.EAGAIN) {
+			return errnoOf(err)
+		}
+		switch errno := w.over(); errno {
+		case 0:
+		case unix.EAGAIN:
+			return unix.ETIMEDOUT
+		default:
+			return errno
+		}
+		time.Sleep(time.Until(w.next()))
+	}
+}
+
+// unblock sets O_NONBLOCK on a socket until the returned function is called. The caller's descriptors share it, and the
+// caller waits. If another of its threads clears it, a call of its own sandbox takes longer.
+func unblock(socket int) (restore func()) {
+	flags, err := unix.FcntlInt(uintptr(socket), unix.F_GETFL, 0)
+	if err != nil {
+		return func() {}
+	}
+	_, _ = unix.FcntlInt(uintptr(socket), unix.F_SETFL, flags|unix.O_NONBLOCK)
+	return func() { _, _ = unix.FcntlInt(uintptr(socket), unix.F_SETFL, flags) }
+}
+
+// leave connects a socket to the entrance, and waits until that has dialled.
+func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
+	name := ask.Stream
+	if e.packet {
+		name = ask.Messages
+	}
+	switch errno := s.join(c, socket, s.inet.dir+name); errno {
+	case 0:
+	case unix.EISCONN, unix.EINVAL:
+		return unix.EISCONN
+	case restart, unix.EINTR, unix.ESRCH, unix.ETIMEDOUT:
+		return errno
+	default: // the entrance has ended
+		return unix.ECONNREFUSED
+	}
+	status, err := requestDial(socket, to)
+	errno := unix.ECONNREFUSED
+	if err == nil {
+		errno = s.dialled(c, socket, status)
+	}
+	if errno != 0 && errno != unix.EINPROGRESS {
+		_ = unix.Shutdown(socket, unix.SHUT_RDWR)
+		e.spent = true
+	}
+	return errno
+}
+
+// requestDial sends the header on a socket that is connected to the entrance, and returns the end of the pipe to read.
+// It never waits: the caller has the socket too, and may have filled it.
+func requestDial(socket int, to netip.AddrPort) (status int, err error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return -1, err
+	}
+	defer unix.Close(pipe[1])
+	header := ask.Header(to)
+	n, err := unix.SendmsgN(socket, header[:], unix.UnixRights(pipe[1]), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	if err == nil && n < len(header) {
+		err = unix.EAGAIN
+	}
+	if err != nil {
+		unix.Close(pipe[0])
+		return -1, err
+	}
+	return pipe[0], nil
+}
+
+// dialled waits for the status of a dial, and closes its descriptor.
+func (s *server) dialled(c caller, socket, status int) unix.Errno {
+	f := os.NewFile(uintptr(status), "status of a dial")
+	defer f.Close()
+	w := s.wait(c, socket, unix.SO_SNDTIMEO)
+	if !w.blocking {
+		w.until = time.Now().Add(dialPatience)
+	}
+	var b [ask.StatusSize]byte
+	for {
+		_ = f.SetReadDeadline(w.next())
+		n, err := f.Read(b[:])
+		switch {
+		case n == len(b):
+			errno, err := ask.ParseStatus(b[:])
+			if err != nil {
+				return unix.ECONNREFUSED
+			}
+			return errno
+		case !errors.Is(err, os.ErrDeadlineExceeded): // the entrance closed the connection
+			return unix.ECONNREFUSED
+		}
+		switch errno := w.over(); {
+		case errno == unix.EAGAIN && w.blocking:
+			return unix.EINPROGRESS // as with a timeout for sending in socket(7)
+		case errno == unix.EAGAIN:
+			return 0
+		case errno != 0:
+			return errno
+		}
+	}
+}
+
+// errnoOf returns the errno of an error; 0 for none.
+func errnoOf(err error) unix.Errno {
+	if err == nil {
+		return 0
+	}
+	return fail(err).errno
+}

@@ -1,0 +1,411 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/box/seccomp"
+	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
+	"github.com/coppice-dev/coppice/internal/landlock"
+)
+
+// argInet is the argv[0] of a small locked workspace: an init that serves calls, and starts one program under the
+// filters.
+const argInet = "notify-inet"
+
+// inetConfig is passed in argv[1].
+type inetConfig struct {
+	Inet    string   // Inet.Dir
+	Work    string   // a directory that the program can change
+	Path    string   // of the program, which gets the environment of the test
+	Program []string // its arguments, with its name
+}
+
+// beInet starts the program, and prints the refusals and what is left in this process at the end.
+func beInet() int {
+	var c inetConfig
+	if err := json.Unmarshal([]byte(os.Args[1]), &c); err != nil {
+		return complain("%v", err)
+	}
+	cmd := &exec.Cmd{Path: c.Path, Args: c.Program}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.Work, os.Stdout, os.Stderr
+	installed, started := make(chan int, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread is confined
+		l, err := c.confine()
+		installed <- l
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		select {}
+	}()
+	before := open()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		served <- Serve(ctx, os.NewFile(uintptr(<-installed), "listener"), Options{
+			Sockets: []string{c.Work}, Terminals: true, Refusals: seccomp.RefusalsOf(refusedInet),
+			Inet: &Inet{Dir: c.Inet, Own: []netip.Addr{netip.MustParseAddr("192.0.0.2"), netip.MustParseAddr("fdc0::2")}},
+		})
+	}()
+	if err := <-started; err != nil {
+		return complain("start: %v", err)
+	}
+	werr := cmd.Wait()
+	for late := time.Now().Add(10 * time.Second); open() > before+8; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(late) {
+			return complain("init has %d descriptors, and had %d", open(), before)
+		}
+	}
+	if n := threads(); n > mostThreads {
+		return complain("init has %d threads", n)
+	}
+	stop()
+	if err := <-served; err != nil && !errors.Is(err, context.Canceled) {
+		return complain("serve: %v", err)
+	}
+	if werr != nil {
+		return complain("%v", werr)
+	}
+	return 0
+}
+
+// open returns the number of this process's descriptors.
+func open() int {
+	names, _ := os.ReadDir("/proc/self/fd")
+	return len(names)
+}
+
+// mostThreads is more than init needs while maxConnecting calls of connect(2) wait for the kernel.
+const mostThreads = maxConnecting + maxBrief
+
+// threads returns the number of this process's threads. The Go runtime keeps those that it has started.
+func threads() int {
+	names, _ := os.ReadDir("/proc/self/task")
+	return len(names)
+}
+
+var refusedInet = seccomp.Options{Report: true, Shared: true, NoInet: true, GateInet: true}
+
+// confine confines this thread like the launcher of a locked workspace.
+func (c inetConfig) confine() (listener int, err error) {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return -1, err
+	}
+	if abi, err := landlock.Version(); err == nil {
+		r, err := landlock.New(landlock.HandledBy(abi))
+		if err != nil {
+			return -1, err
+		}
+		defer r.Close()
+		for dir, rights := range map[string]uint64{"/usr": landlock.RunRights, "/bin": landlock.RunRights,
+			"/lib": landlock.RunRights, "/lib64": landlock.RunRights, "/etc": landlock.ReadRights,
+			"/proc": landlock.ReadRights, "/sys": landlock.ReadRights,
+			"/dev": landlock.ReadRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE,
+			c.Work: ^uint64(0), "/proc/self/exe": landlock.RunRights} {
+			fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+			if errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			if err == nil {
+				err = r.Allow(fd, rights)
+				unix.Close(fd)
+			}
+			if err != nil {
+				return -1, err
+			}
+		}
+		if err := r.Restrict(); err != nil {
+			return -1, err
+		}
+	}
+	listener, err = seccomp.Install(seccomp.Notifying(
+		seccomp.NotifyOptions{Connect: true, Terminals: true, Inet: true, Refuse: refusedInet}), seccomp.Listener)
+	if err == nil {
+		_, err = seccomp.Install(seccomp.Hardening(refusedInet), 0)
+	}
+	return listener, err
+}
+
+// inetUsers returns the users as which the tests run: an ordinary one and, if the test runs as root, root.
+func inetUsers(t testing.TB) map[string]int {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return map[string]int{"user": os.Getuid()}
+	}
+	users := map[string]int{"root": 0}
+	u, err := user.Lookup("coppiceuser")
+	if err != nil {
+		t.Log("skip: feature ordinary-user: no user coppiceuser")
+		return users
+	}
+	users["user"], _ = strconv.Atoi(u.Uid)
+	return users
+}
+
+// entrance is the other end of an Inet: it dials what its table says, and records all that it is asked for.
+type entrance struct {
+	t     testing.TB
+	dir   string // of the listeners
+	work  string
+	uid   int
+	table map[string]string // by the address asked for; an error number refuses, "-" never answers
+
+	mu    sync.Mutex
+	asked map[string]int
+	up    chan struct{} // a dial was given up
+}
+
+// newEntrance starts an entrance and makes the directories of a sandbox.
+func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
+	t.Helper()
+	top, err := os.MkdirTemp("/tmp", "inet") // not t.TempDir: other users cannot enter its parent
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	e := &entrance{t: t, dir: filepath.Join(top, "run"), work: filepath.Join(top, "work"), uid: uid, table: table,
+		asked: map[string]int{}, up: make(chan struct{}, 1000)}
+	for _, dir := range []string{top, e.dir, e.work, filepath.Join(e.dir, InetPorts)} {
+		err := os.MkdirAll(dir, 0o755)
+		if err == nil {
+			err = os.Chmod(dir, 0o755)
+		}
+		if err == nil {
+			err = os.Chown(dir, uid, uid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, network := range map[string]string{ask.Stream: "unix", ask.Messages: "unixpacket"} {
+		l, err := net.ListenUnix(network, &net.UnixAddr{Name: filepath.Join(e.dir, name), Net: network})
+		if err == nil {
+			err = os.Chmod(l.Addr().String(), 0o777)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.AcceptUnix()
+				if err != nil {
+					return
+				}
+				go e.serve(c, network == "unixpacket")
+			}
+		}()
+	}
+	return e
+}
+
+// wanted returns how often an address was asked for.
+func (e *entrance) wanted(address string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.asked[address]
+}
+
+// serve reads the header of a connection, dials and transports.
+func (e *entrance) serve(c *net.UnixConn, packet bool) {
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	b, oob := make([]byte, ask.HeaderSize), make([]byte, 64)
+	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
+	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
+	asked, perr := ask.ParseHeader(b[:n])
+	if err != nil || perr != nil || len(messages) != 1 {
+		return
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return
+	}
+	status := os.NewFile(uintptr(fds[0]), "status")
+	defer status.Close()
+	to := asked.String()
+	e.mu.Lock()
+	e.asked[to]++
+	at, ok := e.table[to]
+	e.mu.Unlock()
+	if _, port, _ := net.SplitHostPort(to); port == "53" {
+		at, ok = e.table["dns"], true
+	}
+	errno, err := strconv.Atoi(at)
+	switch {
+	case at == "-":
+		_ = c.SetReadDeadline(time.Time{})
+		_, _ = c.Read(make([]byte, 1)) // until the caller gives up
+		e.mu.Lock()
+		e.asked["given up"]++
+		e.mu.Unlock()
+		e.up <- struct{}{}
+		return
+	case at == "until given up":
+		select {
+		case <-e.up:
+		case <-time.After(time.Minute):
+			e.t.Error("no dial was given up")
+		}
+		errno, err = 0, nil
+	case !ok:
+		errno, err = int(unix.EHOSTUNREACH), nil
+	}
+	network := "tcp"
+	if packet {
+		network = "udp"
+	}
+	var out net.Conn
+	if err != nil {
+		errno = 0
+		if out, err = net.Dial(network, at); err != nil {
+			errno = int(unix.ECONNREFUSED)
+		}
+	}
+	answer := ask.Status(unix.Errno(errno))
+	_, _ = status.Write(answer[:])
+	status.Close()
+	if out == nil {
+		return
+	}
+	defer out.Close()
+	_ = c.SetReadDeadline(time.Time{})
+	if packet {
+		go relay(c, out)
+		relay(out, c)
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, _ = io.Copy(out, c)
+		_ = out.(*net.TCPConn).CloseWrite()
+	})
+	_, _ = io.Copy(c, out)
+	_ = c.CloseWrite()
+	both.Wait()
+}
+
+// relay transports datagrams until one end is closed.
+func relay(to, from net.Conn) {
+	defer to.Close()
+	b := make([]byte, maxDatagram)
+	for {
+		n, err := from.Read(b)
+		if err != nil || n == 0 {
+			return
+		}
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// run runs a program in the sandbox, and returns its output.
+func (e *entrance) run(program []string, env ...string) (string, error) {
+	path := "/proc/self/exe" // of the programs of this binary
+	if filepath.IsAbs(program[0]) {
+		path = program[0]
+	}
+	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program})
+	if err != nil {
+		return "", err
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args, cmd.Dir = []string{argInet, string(arg)}, "/"
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin", "HOME=" + e.work, "TMPDIR=" + e.work,
+		"LANG=C.UTF-8", "RUN=" + e.dir}, env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if e.uid != os.Getuid() {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(e.uid), Gid: uint32(e.uid)}
+	}
+	cmd.WaitDelay = 5 * time.Second // a program that is left over may have the output
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// resolver starts a DNS server that knows every name, over UDP and TCP, and returns its address.
+func resolver(t testing.TB, answer [4]byte) string {
+	t.Helper()
+	reply := func(query []byte) []byte {
+		var m dnsmessage.Message
+		if m.Unpack(query) != nil || len(m.Questions) != 1 {
+			return nil
+		}
+		q := m.Questions[0]
+		m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
+		if q.Type == dnsmessage.TypeA {
+			m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class,
+				TTL: 1}, Body: &dnsmessage.AResource{A: answer}}}
+		}
+		b, _ := m.Pack()
+		return b
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := net.ListenPacket("udp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); p.Close() })
+	go func() {
+		b := make([]byte, maxDatagram)
+		for {
+			n, from, err := p.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = p.WriteTo(reply(b[:n]), from)
+		}
+	}()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for {
+					var size uint16
+					if binary.Read(c, binary.BigEndian, &size) != nil {
+						return
+					}
+					b := make([]byte, size)
+					if _, err := io.ReadFull(c, b); err != nil {
+						return
+					}
+					r := reply(b)
+					_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(r))), r...))
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}

@@ -1,0 +1,267 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+)
+
+// kept are duplicates of the sockets that this process has made for callers, by inode. The profiles of container
+// engines refuse pidfd_getfd(2), so that a caller's own descriptor cannot be had; but its number leads to the inode
+// (proc_pid_fd(5)). The duplicate of a socket for TCP is closed once the socket is connected, so that its peer notices
+// when the sandbox closes it. Those of other sockets that the sandbox has closed are found by looking for them. A
+// duplicate that is closed too early costs its owner no more than the names of that socket.
+type kept struct {
+	max int
+
+	mu  sync.Mutex
+	all map[uint64]*keeping
+}
+
+// newKept keeps as many sockets as the limit of descriptors allows.
+func newKept() (*kept, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return nil, fault.Wrap(err, "get the limit of descriptors")
+	}
+	return &kept{max: int(min(l.Cur/2, maxKept)), all: map[uint64]*keeping{}}, nil
+}
+
+// keeping is one of kept.
+type keeping struct {
+	fd     int
+	tid    int // where the socket was seen last: a thread, and its number there
+	number int32
+	port   uint16 // which the socket is bound to; 0 for none
+	missed int    // how often it was not found
+}
+
+const (
+	// maxKept is how many sockets are kept at most, and half of the descriptors of this process: those that are not
+	// connected, listeners and those for UDP.
+	maxKept = 4096
+	// sweepEvery is the time between two searches for sockets that the sandbox has closed. A socket that is being passed
+	// to another process is in none for a moment, so two searches must miss it.
+	sweepEvery = time.Second
+	mostMissed = 2
+)
+
+// lending is the number of a socket that is about to be given to the sandbox.
+const lending = -1
+
+// hold keeps fd, a socket that is about to be given to the sandbox. If there are too many, or it fails otherwise, fd is
+// closed.
+func (k *kept) hold(fd int) (inode uint64, err error) {
+	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
+		k.sweep(1)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil && len(k.all) >= k.max {
+		err = unix.EMFILE
+	}
+	if err != nil {
+		unix.Close(fd)
+		return 0, err
+	}
+	k.all[inode] = &keeping{fd: fd, number: lending}
+	return inode, nil
+}
+
+// lent records the number that a socket has got.
+func (k *kept) lent(inode uint64, number int32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if one, ok := k.all[inode]; ok {
+		one.number = number
+	}
+}
+
+func (k *kept) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.all)
+}
+
+// dup returns a duplicate of a socket that a thread has as number, which the caller closes. ok is false if it is not
+// kept.
+func (k *kept) dup(inode uint64, tid int, number int32) (fd int, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one, ok := k.all[inode]
+	if !ok {
+		return -1, false
+	}
+	one.tid, one.number, one.missed = tid, number, 0
+	fd, err := unix.FcntlInt(uintptr(one.fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, err == nil
+}
+
+// bound records the port of a socket.
+func (k *kept) bound(inode uint64, port uint16) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if one, ok := k.all[inode]; ok {
+		one.port = port
+	}
+}
+
+// drop closes the duplicate of a socket.
+func (k *kept) drop(inode uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if one, ok := k.all[inode]; ok {
+		unix.Close(one.fd)
+		delete(k.all, inode)
+	}
+}
+
+// close closes all duplicates.
+func (k *kept) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for inode, one := range k.all {
+		unix.Close(one.fd)
+		delete(k.all, inode)
+	}
+}
+
+// run drops what the sandbox has closed, until ctx is done.
+func (k *kept) run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.close()
+			return
+		case <-tick.C:
+			k.sweep(mostMissed)
+		}
+	}
+}
+
+// settle drops the socket of a port if the sandbox has closed it.
+func (k *kept) settle(port uint16) {
+	k.mu.Lock()
+	gone := false
+	for inode, one := range k.all {
+		if one.port == port && !one.seen(inode) {
+			gone = true
+		}
+	}
+	k.mu.Unlock()
+	if gone {
+		k.sweep(1)
+	}
+}
+
+// sweep drops the sockets that the sandbox has closed. Most are where they were before. Only if one is not, all
+// descriptors of all processes are looked at, and what is missed as often as most is dropped.
+func (k *kept) sweep(most int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var missing map[uint64]*keeping
+	for inode, one := range k.all {
+		if !one.seen(inode) {
+			if missing == nil {
+				missing = map[uint64]*keeping{}
+			}
+			missing[inode] = one
+		}
+	}
+	if len(missing) == 0 {
+		return
+	}
+	findSockets(func(tid int, number int32, inode uint64) {
+		if one, ok := missing[inode]; ok {
+			one.tid, one.number, one.missed = tid, number, 0
+			delete(missing, inode)
+		}
+	})
+	for inode, one := range missing {
+		if one.missed++; one.missed >= most {
+			unix.Close(one.fd)
+			delete(k.all, inode)
+		}
+	}
+}
+
+// seen reports whether the socket is where it was last, or about to be there. Of a process that does not show its
+// descriptors it is assumed.
+func (one *keeping) seen(inode uint64) bool {
+	if one.number == lending {
+		return true
+	}
+	at, err := socketAt(one.tid, one.number)
+	return err == nil && at == inode || errors.Is(err, unix.EACCES)
+}
+
+// socketAt returns the inode of the socket that a thread has as number; 0 if that is not a socket.
+func socketAt(tid int, number int32) (inode uint64, err error) {
+	return socketLink(procPath(tid, "fd/"+strconv.Itoa(int(number))))
+}
+
+// socketLink is socketAt with a path in /proc.
+func socketLink(path string) (inode uint64, err error) {
+	var link [64]byte
+	n, err := unix.Readlink(path, link[:])
+	if err != nil {
+		return 0, err
+	}
+	text, ok := strings.CutPrefix(string(link[:n]), "socket:[")
+	if !ok {
+		return 0, nil
+	}
+	inode, err = strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 64)
+	return inode, err
+}
+
+// findSockets calls found with each socket of each process, except of this one, whose descriptors can be read.
+func findSockets(found func(tid int, number int32, inode uint64)) {
+	own := os.Getpid()
+	for _, name := range namesIn("/proc") {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid == own {
+			continue
+		}
+		dir := procPath(pid, "fd")
+		for _, name := range namesIn(dir) {
+			number, err := strconv.ParseInt(name, 10, 32)
+			if err != nil {
+				continue
+			}
+			if inode, err := socketLink(dir + "/" + name); err == nil && inode != 0 {
+				found(pid, int32(number), inode)
+			}
+		}
+	}
+}
+
+// namesIn returns the names in a directory of /proc; none if it cannot be read, for example since its process has
+// exited.
+func namesIn(path string) []string {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	return names
+}
+
+func inodeOf(socket int) (uint64, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(socket, &st)
+	return st.Ino, err
+}

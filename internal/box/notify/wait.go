@@ -1,0 +1,151 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// restart is ERESTARTSYS of the kernel. To a thread with a signal it is EINTR, or the call begins again after the
+// handler (SA_RESTART in sigaction(2)), as if the kernel had waited. Without a signal the caller would see it.
+const restart = unix.Errno(512)
+
+// Times between the checks whether a caller still waits.
+const (
+	firstCheck = 20 * time.Millisecond
+	lastCheck  = 200 * time.Millisecond
+)
+
+// waiting is a wait on behalf of a caller. While the kernel waits for this process, it shows a thread no signal but
+// SIGKILL (seccomp.Listener). So a wait looks for signals from time to time.
+type waiting struct {
+	c        caller
+	blocking bool      // the socket is one whose calls wait
+	until    time.Time // the end of the wait; zero for none
+	pause    time.Duration
+}
+
+// wait begins a wait for a socket, as long as its option of a timeout says.
+func (s *server) wait(c caller, socket int, option int) *waiting {
+	w := &waiting{c: c, pause: firstCheck}
+	flags, err := unix.FcntlInt(uintptr(socket), unix.F_GETFL, 0)
+	w.blocking = err == nil && flags&unix.O_NONBLOCK == 0
+	if t, err := unix.GetsockoptTimeval(socket, unix.SOL_SOCKET, option); err == nil && w.blocking && t.Nano() > 0 {
+		w.until = time.Now().Add(time.Duration(t.Nano()))
+	}
+	return w
+}
+
+// next returns when the next check is due.
+func (w *waiting) next() time.Time {
+	at := time.Now().Add(w.pause)
+	w.pause = min(2*w.pause, lastCheck)
+	if !w.until.IsZero() && w.until.Before(at) {
+		return w.until
+	}
+	return at
+}
+
+// over returns why the wait is over: EAGAIN after its time, EINTR or restart for a signal, ESRCH if the caller has died
+// or nothing is served any more; 0 if it is not.
+func (w *waiting) over() unix.Errno {
+	switch {
+	case !w.c.s.valid(w.c.id), w.c.s.ctx.Err() != nil:
+		return unix.ESRCH
+	case !w.until.IsZero() && !time.Now().Before(w.until):
+		return unix.EAGAIN
+	case w.blocking:
+		return w.c.signalled()
+	}
+	return 0
+}
+
+// signalled returns restart if a signal waits for the calling thread, EINTR if one waits for its process, of which the
+// kernel may have chosen another thread to take it, and 0 for none. The first thread is chosen if it does not block the
+// signal (complete_signal in kernel/signal.c). SIGSTOP does not count, which a freeze sends to all threads.
+func (c caller) signalled() unix.Errno {
+	f, err := c.status()
+	if err != nil {
+		return 0
+	}
+	set := func(name string) uint64 {
+		v, _ := strconv.ParseUint(f[name], 16, 64)
+		return v
+	}
+	seen := ^(set("SigBlk") | 1<<(unix.SIGSTOP-1) | 1<<(unix.SIGCONT-1))
+	own, shared := set("SigPnd")&seen, set("ShdPnd")&seen
+	switch {
+	case own != 0, shared != 0 && f["Pid"] == f["Tgid"]:
+		return restart
+	case shared != 0:
+		return unix.EINTR
+	}
+	return 0
+}
+
+// attempt carries out a call that waits for a socket to become readable. try must not block; EAGAIN lets the caller
+// wait, unless its socket does not.
+func (s *server) attempt(c caller, socket int, try func() error) error {
+	err := try()
+	if !errors.Is(err, unix.EAGAIN) {
+		return err
+	}
+	w := s.wait(c, socket, unix.SO_RCVTIMEO)
+	if !w.blocking {
+		return err
+	}
+	// The calls that wait must not keep others from being served.
+	<-s.inet.brief
+	defer func() { s.inet.brief <- struct{}{} }()
+	select {
+	case s.inet.waiting <- struct{}{}:
+		defer func() { <-s.inet.waiting }()
+	default:
+		return errCrowded
+	}
+	own, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	err = unix.SetNonblock(own, true)
+	ready := os.NewFile(uintptr(own), "wait for a peer")
+	defer ready.Close()
+	if err == nil {
+		err = unix.EpollCtl(own, unix.EPOLL_CTL_ADD, socket, &unix.EpollEvent{Events: unix.EPOLLIN})
+	}
+	raw, rerr := ready.SyscallConn()
+	if err = errors.Join(err, rerr); err != nil {
+		return err
+	}
+	for {
+		err := ready.SetReadDeadline(w.next())
+		if err == nil {
+			err = raw.Read(func(uintptr) bool { return readable(socket) })
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		if errno := w.over(); errno != 0 {
+			return errno
+		}
+		if err := try(); !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		time.Sleep(lockPause) // another caller was faster, or holds the lock
+	}
+}
+
+// errCrowded means that too many calls wait already.
+var errCrowded = errors.New("too many calls wait for a peer")
+
+// readable reports whether a socket has something to read or to accept, or its end.
+func readable(socket int) bool {
+	fds := []unix.PollFd{{Fd: int32(socket), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}

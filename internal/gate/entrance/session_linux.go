@@ -1,0 +1,158 @@
+//go:build linux && (amd64 || arm64)
+
+package entrance
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
+	"github.com/coppice-dev/coppice/internal/limit"
+)
+
+// session is a connection from the sandbox: the Unix socket, and what it asks for. Its other end is hostile.
+type session struct {
+	*net.UnixConn
+	raw syscall.RawConn
+
+	mu    sync.Mutex
+	ep    tcpip.Endpoint // guarded by mu; nil while there is none
+	isCut bool           // guarded by mu
+}
+
+func newSession(c *net.UnixConn) (*session, error) {
+	raw, err := c.SyscallConn()
+	return &session{UnixConn: c, raw: raw}, err
+}
+
+// attach makes ep the endpoint that cut resets.
+func (s *session) attach(ep tcpip.Endpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ep = ep; s.isCut {
+		ep.Abort()
+	}
+}
+
+// cut ends both sides of the session at once.
+func (s *session) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isCut = true
+	if s.ep != nil {
+		s.ep.Abort() // first, or the end of the socket would be forwarded as an orderly one
+	}
+	s.Close()
+}
+
+// awaitHangup waits until both directions of the socket have ended: the other end has closed, or each end has shut
+// down its own. It returns an error when the socket is closed here, or at its read deadline.
+func (s *session) awaitHangup() error {
+	return s.raw.Read(func(fd uintptr) bool { return isSet(fd, unix.POLLHUP) })
+}
+
+// isSet reports whether poll(2) returns one of the events, of those that need not be asked for or are a hangup.
+func isSet(fd uintptr, events int16) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&events != 0
+}
+
+// readHeader reads the first message of the socket: an address and a status pipe, which the caller closes.
+func (s *session) readHeader() (to netip.AddrPort, answer *status, err error) {
+	if err := s.SetReadDeadline(time.Now().Add(limit.EntranceHeaderSeconds * time.Second)); err != nil {
+		return to, nil, err
+	}
+	b, rights := make([]byte, ask.HeaderSize), make([]byte, unix.CmsgSpace(4))
+	var n, got, flags int
+	var failed error
+	err = s.raw.Read(func(fd uintptr) bool {
+		n, got, flags, _, failed = unix.Recvmsg(int(fd), b, rights, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		return !errors.Is(failed, unix.EAGAIN)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return to, nil, err
+	}
+	fds, err := descriptors(rights[:got])
+	if err == nil && (len(fds) != 1 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0) {
+		err = fault.New(fault.Invalid, "a header has %d descriptors, or is too long", len(fds))
+	}
+	if err == nil {
+		to, err = ask.ParseHeader(b[:n])
+	}
+	if err == nil {
+		answer, err = openStatus(fds[0])
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	if err == nil {
+		err = s.SetReadDeadline(time.Time{})
+	}
+	return to, answer, err
+}
+
+// descriptors returns the descriptors in control messages.
+func descriptors(control []byte) (fds []int, err error) {
+	msgs, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		got, rerr := unix.ParseUnixRights(&m)
+		fds, err = append(fds, got...), errors.Join(err, rerr)
+	}
+	return fds, err
+}
+
+// status is a pipe for one status.
+type status struct{ fd int }
+
+// openStatus opens the pipe behind fd, a descriptor from the sandbox, as a file of its own: a write to it cannot be
+// made to wait, whatever flags the sandbox sets on fd.
+func openStatus(fd int) (*status, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	mode, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO || mode&unix.O_ACCMODE == unix.O_RDONLY {
+		return nil, fault.New(fault.Invalid, "the descriptor of a header is not a pipe to write")
+	}
+	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENXIO) {
+		return &status{-1}, nil
+	}
+	return &status{own}, err
+}
+
+// answer writes the status and closes the pipe. Init does not wait long for a caller that does not want to block, so an
+// error means nothing: a caller that is gone has closed the session.
+func (s *status) answer(no syscall.Errno) {
+	if s.fd < 0 {
+		return
+	}
+	b := ask.Status(no)
+	_, _ = unix.Write(s.fd, b[:])
+	s.close()
+}
+
+// close closes the pipe, unless answer has.
+func (s *status) close() {
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+		s.fd = -1
+	}
+}
