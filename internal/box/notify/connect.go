@@ -62,6 +62,9 @@ func (s *server) connect(c caller) {
 
 func (s *server) connectFor(c caller) verdict {
 	socket, err := c.descriptor(int(int32(c.args[0])))
+	if err != nil && s.inet != nil {
+		return s.unreachable(c, err)
+	}
 	if err != nil {
 		return fail(err)
 	}

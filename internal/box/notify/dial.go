@@ -48,6 +48,19 @@ func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, o
 	return s.dial(c, socket, inode, e, to), true
 }
 
+// unreachable answers connect(2) on a socket of which no duplicate can be had: one for TCP that is connected already,
+// or one of a process that does not show its descriptors (PR_SET_DUMPABLE in prctl(2)).
+func (s *server) unreachable(c caller, err error) verdict {
+	inode, at := socketAt(c.tid, int32(c.args[0]))
+	if e, ok := s.inet.names.get(inode); at == nil && ok && e.peer.IsValid() && !e.spent {
+		return verdict{errno: unix.EISCONN}
+	}
+	if errors.Is(at, unix.EACCES) {
+		return s.tell(c, "connect", unix.EACCES)
+	}
+	return fail(err)
+}
+
 // dial connects a socket to an address. Nothing but the names that the caller will see depends on e.
 func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.AddrPort) verdict {
 	if e.spent {
@@ -61,7 +74,7 @@ func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.A
 		}
 		socket, e = next, endpoint{family: e.family, packet: e.packet}
 	}
-	errno := s.reach(c, socket, &e, to)
+	errno := s.reach(c, socket, inode, &e, to)
 	if errno == 0 {
 		if !e.local.IsValid() || e.local.Port() == 0 {
 			e.local = netip.AddrPortFrom(e.local.Addr(), passing(inode))
@@ -81,17 +94,17 @@ func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.A
 const dns = 53
 
 // reach connects a socket within the sandbox or to the entrance.
-func (s *server) reach(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
+func (s *server) reach(c caller, socket int, inode uint64, e *endpoint, to netip.AddrPort) unix.Errno {
 	switch local := s.inet.local(to.Addr()); {
 	case e.packet && (to.Port() == 0 || local && to.Port() != dns):
 		// Resolvers connect sockets only to see which address of their own is used. Nothing can be sent.
 		return 0
 	case !local || e.packet:
-		return s.leave(c, socket, e, to)
+		return s.leave(c, socket, inode, e, to)
 	}
 	errno := s.enter(c, socket, to.Port())
 	if errno == unix.ECONNREFUSED && to.Port() == dns {
-		return s.leave(c, socket, e, to)
+		return s.leave(c, socket, inode, e, to)
 	}
 	return errno
 }
@@ -142,8 +155,32 @@ func unblock(socket int) (restore func()) {
 	return func() { _, _ = unix.FcntlInt(uintptr(socket), unix.F_SETFL, flags) }
 }
 
-// leave connects a socket to the entrance, and waits until that has dialled.
-func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) unix.Errno {
+// leave connects a socket to the entrance, and waits until that has dialled. A signal ends the wait and not the dial:
+// the next call for the same address waits on, as in the kernel.
+func (s *server) leave(c caller, socket int, inode uint64, e *endpoint, to netip.AddrPort) unix.Errno {
+	status, already := s.inet.kept.dialling(inode, to)
+	switch {
+	case status == nil && already:
+		return unix.EALREADY
+	case status == nil:
+		var errno unix.Errno
+		if status, errno = s.depart(c, socket, e, to); errno != 0 {
+			return errno
+		}
+	}
+	errno := s.dialled(c, socket, status)
+	if (errno == restart || errno == unix.EINTR) && s.inet.kept.leaveDialling(inode, to, status) {
+		return errno
+	}
+	status.Close()
+	if errno != 0 && errno != unix.EINPROGRESS {
+		dissolve(socket, e)
+	}
+	return errno
+}
+
+// depart connects a socket to the entrance and sends the header. It returns the end of the status pipe to read.
+func (s *server) depart(c caller, socket int, e *endpoint, to netip.AddrPort) (status *os.File, errno unix.Errno) {
 	name := ask.Stream
 	if e.packet {
 		name = ask.Messages
@@ -151,22 +188,24 @@ func (s *server) leave(c caller, socket int, e *endpoint, to netip.AddrPort) uni
 	switch errno := s.join(c, socket, s.inet.dir+name); errno {
 	case 0:
 	case unix.EISCONN, unix.EINVAL:
-		return unix.EISCONN
+		return nil, unix.EISCONN
 	case restart, unix.EINTR, unix.ESRCH, unix.ETIMEDOUT:
-		return errno
+		return nil, errno
 	default: // the entrance has ended
-		return unix.ECONNREFUSED
+		return nil, unix.ECONNREFUSED
 	}
-	status, err := requestDial(socket, to)
-	errno := unix.ECONNREFUSED
-	if err == nil {
-		errno = s.dialled(c, socket, status)
+	fd, err := requestDial(socket, to)
+	if err != nil {
+		dissolve(socket, e)
+		return nil, unix.ECONNREFUSED
 	}
-	if errno != 0 && errno != unix.EINPROGRESS {
-		_ = unix.Shutdown(socket, unix.SHUT_RDWR)
-		e.spent = true
-	}
-	return errno
+	return os.NewFile(uintptr(fd), "status of a dial"), 0
+}
+
+// dissolve ends the connection of a socket to the entrance. Another socket must take its place.
+func dissolve(socket int, e *endpoint) {
+	_ = unix.Shutdown(socket, unix.SHUT_RDWR)
+	e.spent = true
 }
 
 // requestDial sends the header on a socket that is connected to the entrance, and returns the end of the pipe to read.
@@ -189,18 +228,16 @@ func requestDial(socket int, to netip.AddrPort) (status int, err error) {
 	return pipe[0], nil
 }
 
-// dialled waits for the status of a dial, and closes its descriptor.
-func (s *server) dialled(c caller, socket, status int) unix.Errno {
-	f := os.NewFile(uintptr(status), "status of a dial")
-	defer f.Close()
+// dialled waits for the status of a dial.
+func (s *server) dialled(c caller, socket int, status *os.File) unix.Errno {
 	w := s.wait(c, socket, unix.SO_SNDTIMEO)
 	if !w.blocking {
 		w.until = time.Now().Add(dialPatience)
 	}
 	var b [ask.StatusSize]byte
 	for {
-		_ = f.SetReadDeadline(w.next())
-		n, err := f.Read(b[:])
+		_ = status.SetReadDeadline(w.next())
+		n, err := status.Read(b[:])
 		switch {
 		case n == len(b):
 			errno, err := ask.ParseStatus(b[:])

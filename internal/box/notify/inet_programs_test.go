@@ -138,7 +138,12 @@ signal.signal(signal.SIGALRM, alarm); signal.setitimer(signal.ITIMER_REAL, 0.1)
 s = socket.socket()
 try: s.connect(('203.0.113.5', 82)); raise AssertionError
 except Alarm: pass
-want(s.connect_ex(('203.0.113.5', 7)), 0)
+want(s.connect_ex(('203.0.113.5', 7)), errno.EALREADY) # the dial goes on, as in the kernel
+signal.signal(signal.SIGALRM, lambda *a: None); signal.siginterrupt(signal.SIGALRM, False)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05) # a call that begins again does not dial again
+s = socket.socket(); want(ctypes.CDLL(None).connect(s.fileno(), struct.pack('=H', 2) + struct.pack('!H4B8x', 84, 203, 0, 113, 5), 16), 0)
+signal.setitimer(signal.ITIMER_REAL, 0); want(s.connect_ex(('203.0.113.5', 84)), errno.EISCONN)
+signal.signal(signal.SIGALRM, alarm)
 full = socket.create_server(('127.0.0.1', 0), backlog=0); waiting = [] # a queue that is full
 signal.setitimer(signal.ITIMER_REAL, 0.1)
 try:
@@ -280,7 +285,7 @@ func outside(t testing.TB) map[string]string {
 		}
 	}()
 	return map[string]string{"203.0.113.5:80": l.Addr().String(), "203.0.113.5:7": echo.Addr().String(),
-		"203.0.113.5:81": "111", "203.0.113.5:82": "-", "dns": resolver(t, [4]byte{203, 0, 113, 5})}
+		"203.0.113.5:81": "111", "203.0.113.5:82": "-", "203.0.113.5:84": "slow " + echo.Addr().String(), "dns": resolver(t, [4]byte{203, 0, 113, 5})}
 }
 
 func TestInet_ServesPrograms(t *testing.T) {
@@ -300,13 +305,16 @@ func TestInet_ServesPrograms(t *testing.T) {
 				if out, err := e.run(program); err != nil || !strings.HasSuffix(out, "ok\n") {
 					t.Errorf("%v\n%s", err, out)
 				}
+				if n := e.wanted("203.0.113.5:84"); n > 1 {
+					t.Errorf("one connect(2) dialled %d times", n)
+				}
 			})
 		}
 	}
 }
 
-// TestInet_EndsTheDialsOfItsCallers checks that the entrance notices when a caller does not wait any longer, although
-// another process has the socket.
+// TestInet_EndsTheDialsOfItsCallers checks that the entrance notices when a caller was killed, although another process
+// has the socket, and when the socket of an interrupted one is closed.
 func TestInet_EndsTheDialsOfItsCallers(t *testing.T) {
 	t.Parallel()
 	for who, uid := range inetUsers(t) {
@@ -322,6 +330,7 @@ for end in 'killed', 'interrupted':
     if pid == 0:
         signal.signal(signal.SIGUSR1, lambda *a: os._exit(0)); os.write(1, b''); s.connect(('203.0.113.5', 82))
     time.sleep(0.3); os.kill(pid, signal.SIGKILL if end == 'killed' else signal.SIGUSR1); os.waitpid(pid, 0)
+    if end == 'interrupted': s.close(); held.clear()
     n = socket.create_connection(('203.0.113.5', 83)); want(n.recv(1), b'') # the entrance closes it
 print('ok', flush=True); os._exit(0)`})
 			if err != nil || out != "ok\n" || e.wanted("given up") != 2 {

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -253,6 +254,10 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	e.mu.Unlock()
 	if _, port, _ := net.SplitHostPort(to); port == "53" {
 		at, ok = e.table["dns"], true
+	}
+	at, slow := strings.CutPrefix(at, "slow ")
+	if slow {
+		time.Sleep(time.Second)
 	}
 	errno, err := strconv.Atoi(at)
 	switch {

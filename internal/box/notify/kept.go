@@ -5,6 +5,7 @@ package notify
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -43,7 +44,19 @@ type keeping struct {
 	tid    int // where the socket was seen last: a thread, and its number there
 	number int32
 	port   uint16 // which the socket is bound to; 0 for none
+	flow   bool   // it is for UDP
 	missed int    // how often it was not found
+
+	status *os.File       // of a dial that a signal has interrupted; nil for none
+	to     netip.AddrPort // its address
+}
+
+// close closes the duplicate.
+func (one *keeping) close() {
+	unix.Close(one.fd)
+	if one.status != nil {
+		one.status.Close()
+	}
 }
 
 const (
@@ -51,9 +64,11 @@ const (
 	// connected, listeners and those for UDP.
 	maxKept = 4096
 	// sweepEvery is the time between two searches for sockets that the sandbox has closed. A socket that is being passed
-	// to another process is in none for a moment, so two searches must miss it.
+	// to another process is in none until that receives it, so several searches must miss it: mostMissed, or flowMissed
+	// for UDP, of which the gate keeps a flow.
 	sweepEvery = time.Second
-	mostMissed = 2
+	mostMissed = 5
+	flowMissed = 2
 )
 
 // lending is the number of a socket that is about to be given to the sandbox.
@@ -61,7 +76,7 @@ const lending = -1
 
 // hold keeps fd, a socket that is about to be given to the sandbox. If there are too many, or it fails otherwise, fd is
 // closed.
-func (k *kept) hold(fd int) (inode uint64, err error) {
+func (k *kept) hold(fd int, flow bool) (inode uint64, err error) {
 	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
 		k.sweep(1)
 	}
@@ -74,7 +89,7 @@ func (k *kept) hold(fd int) (inode uint64, err error) {
 		unix.Close(fd)
 		return 0, err
 	}
-	k.all[inode] = &keeping{fd: fd, number: lending}
+	k.all[inode] = &keeping{fd: fd, number: lending, flow: flow}
 	return inode, nil
 }
 
@@ -107,6 +122,35 @@ func (k *kept) dup(inode uint64, tid int, number int32) (fd int, ok bool) {
 	return fd, err == nil
 }
 
+// dialling returns the status of the dial of a socket that a signal has interrupted; nil if there is none. already says
+// that there is one for another address.
+func (k *kept) dialling(inode uint64, to netip.AddrPort) (status *os.File, already bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one, ok := k.all[inode]
+	if !ok || one.status == nil {
+		return nil, false
+	}
+	if one.to != to {
+		return nil, true
+	}
+	status, one.status = one.status, nil
+	return status, false
+}
+
+// leaveDialling leaves the status of a dial that a signal has interrupted for dialling. It returns false if the socket
+// is not kept.
+func (k *kept) leaveDialling(inode uint64, to netip.AddrPort, status *os.File) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one, ok := k.all[inode]
+	if !ok || one.status != nil {
+		return false
+	}
+	one.status, one.to = status, to
+	return true
+}
+
 // bound records the port of a socket.
 func (k *kept) bound(inode uint64, port uint16) {
 	k.mu.Lock()
@@ -121,7 +165,7 @@ func (k *kept) drop(inode uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if one, ok := k.all[inode]; ok {
-		unix.Close(one.fd)
+		one.close()
 		delete(k.all, inode)
 	}
 }
@@ -131,7 +175,7 @@ func (k *kept) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for inode, one := range k.all {
-		unix.Close(one.fd)
+		one.close()
 		delete(k.all, inode)
 	}
 }
@@ -190,8 +234,8 @@ func (k *kept) sweep(most int) {
 		}
 	})
 	for inode, one := range missing {
-		if one.missed++; one.missed >= most {
-			unix.Close(one.fd)
+		if one.missed++; one.missed >= most || one.flow && one.missed >= flowMissed {
+			one.close()
 			delete(k.all, inode)
 		}
 	}

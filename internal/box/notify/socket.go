@@ -74,7 +74,7 @@ func (s *server) make(e endpoint, flags int) (inode uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if inode, err = s.inet.kept.hold(socket); err == nil {
+	if inode, err = s.inet.kept.hold(socket, e.packet); err == nil {
 		s.inet.names.set(inode, e)
 	}
 	return inode, err
@@ -110,6 +110,10 @@ func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 	if err != nil {
 		return -1, err
 	}
+	if next, ok := s.inet.kept.dup(inode, c.tid, lending); ok {
+		copyOptions(next, old)
+		unix.Close(next)
+	}
 	number := uint32(c.args[0])
 	if _, err = s.lend(c, inode, addition{to: number, flags: unix.SECCOMP_ADDFD_FLAG_SETFD,
 		newfileFlags: c.closeOnExec(number)}); err != nil {
@@ -121,6 +125,22 @@ func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 		return -1, unix.EMFILE
 	}
 	return socket, nil
+}
+
+// copyOptions gives a new socket the options of an old one that matter to Unix sockets. The kernel doubles the size of
+// a buffer that is set (socket(7)).
+func copyOptions(to, from int) {
+	for _, o := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if t, err := unix.GetsockoptTimeval(from, unix.SOL_SOCKET, o); err == nil && t.Nano() > 0 {
+			_ = unix.SetsockoptTimeval(to, unix.SOL_SOCKET, o, t)
+		}
+	}
+	for _, o := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
+		have, err := unix.GetsockoptInt(to, unix.SOL_SOCKET, o)
+		if size, ferr := unix.GetsockoptInt(from, unix.SOL_SOCKET, o); err == nil && ferr == nil && size != have {
+			_ = unix.SetsockoptInt(to, unix.SOL_SOCKET, o, size/2)
+		}
+	}
 }
 
 // closeOnExec returns O_CLOEXEC if the caller's descriptor has it, from /proc/TID/fdinfo (proc_pid_fdinfo(5)).
