@@ -5,13 +5,11 @@ package notify
 import (
 	"errors"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// accept carries out accept(2) and accept4(2). If too many calls wait, the kernel does, and the caller sees the address
-// of a Unix socket.
+// accept carries out accept(2) and accept4(2).
 func (s *server) accept(c caller) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {
@@ -45,7 +43,7 @@ func (s *server) accept(c caller) verdict {
 		return err
 	})
 	if errors.Is(err, errCrowded) {
-		return proceed
+		return later
 	}
 	if err != nil {
 		return fail(err)
@@ -69,9 +67,8 @@ func (s *server) accept(c caller) verdict {
 	return s.hand(c, peer, addition{newfileFlags: uint32(flags) & unix.O_CLOEXEC})
 }
 
-// acceptFrom accepts a connection that waits. Of the calls of this process on one socket, only one is in accept(2),
-// which has nothing to wait for then. A caller that takes the connection meanwhile, by an accept(2) of the kernel, can
-// make that call wait for the next one, and with it a thread; never more than there are locks.
+// acceptFrom accepts a connection that waits, or returns EAGAIN. It never waits in the kernel, with a thread of this
+// process and the socket: another caller may take the connection.
 func (s *server) acceptFrom(socket, flags int) (int, error) {
 	inode, err := inodeOf(socket)
 	if err != nil {
@@ -81,21 +78,9 @@ func (s *server) acceptFrom(socket, flags int) (int, error) {
 		return -1, unix.EAGAIN
 	}
 	one := &s.inet.accepting[inode%uint64(len(s.inet.accepting))]
-	for late := time.Now().Add(lockPatience); !one.TryLock(); time.Sleep(lockPause) {
-		if time.Now().After(late) {
-			return -1, unix.EAGAIN
-		}
-	}
+	one.Lock()
 	defer one.Unlock()
-	if !readable(socket) {
-		return -1, unix.EAGAIN
-	}
+	defer unblock(socket)()
 	peer, _, err := unix.Accept4(socket, flags|unix.SOCK_CLOEXEC)
 	return peer, err
 }
-
-// Times to wait for the lock of accept(2), which is held for microseconds unless a caller prevents it.
-const (
-	lockPatience = 100 * time.Millisecond
-	lockPause    = time.Millisecond
-)

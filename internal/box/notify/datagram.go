@@ -93,7 +93,7 @@ func (s *server) recvfrom(c caller) verdict {
 	})
 	switch {
 	case errors.Is(err, errCrowded):
-		return proceed
+		return later
 	case errors.Is(err, errNow):
 		return verdict{errno: unix.EAGAIN}
 	case err != nil:

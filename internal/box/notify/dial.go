@@ -102,17 +102,20 @@ func (s *server) reach(c caller, socket int, inode uint64, e *endpoint, to netip
 	case !local || e.packet:
 		return s.leave(c, socket, inode, e, to)
 	}
-	errno := s.enter(c, socket, to.Port())
+	errno := s.enter(c, socket, to)
 	if errno == unix.ECONNREFUSED && to.Port() == dns {
 		return s.leave(c, socket, inode, e, to)
 	}
 	return errno
 }
 
-// enter connects a socket to one of the sandbox's own ports.
-func (s *server) enter(c caller, socket int, port uint16) unix.Errno {
-	s.inet.kept.settle(port)
-	errno := s.join(c, socket, s.inet.port(port))
+// enter connects a socket to one of the sandbox's own ports. One of IPv6 takes connections of IPv4, too.
+func (s *server) enter(c caller, socket int, to netip.AddrPort) unix.Errno {
+	s.inet.kept.settle(to.Port())
+	errno := s.join(c, socket, s.inet.port(to))
+	if to.Addr().Unmap().Is4() && (errno == unix.ENOENT || errno == unix.ECONNREFUSED) {
+		errno = s.join(c, socket, s.inet.port(netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())))
+	}
 	if errno == unix.ENOENT {
 		return unix.ECONNREFUSED
 	}

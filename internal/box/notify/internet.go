@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,10 +34,13 @@ type Inet struct {
 // InetPorts is the name in Inet.Dir of the directory of the sandbox's own ports.
 const InetPorts = "ports"
 
-// Bounds on the calls that are served at a time.
+// Bounds on the calls that are served at a time. With the sockets that are kept, and as many calls of connect(2), they
+// use less than three quarters of the descriptors of this process, if it has leastDescriptors.
 const (
-	maxBrief   = 64  // calls that do not wait
-	maxWaiting = 128 // calls that wait for a peer; each has two descriptors
+	maxBrief   = 64  // calls that do not wait; each has at most three descriptors
+	maxWaiting = 128 // calls that wait for a peer; each has at most three
+
+	leastDescriptors = 1024
 )
 
 // internet is the state of an Inet.
@@ -49,28 +53,43 @@ type internet struct {
 	taking sync.Mutex // held while a port is taken
 	last   uint16     // the last port of free
 
-	brief     chan struct{}
-	waiting   chan struct{}
-	accepting [32]sync.Mutex // held during accept(2), by the socket's inode
+	brief      chan struct{}
+	waiting    chan struct{}
+	connecting chan struct{}  // as server.connecting
+	accepting  [32]sync.Mutex // held during accept(2), by the socket's inode
 }
 
 // newInternet opens i. The result is closed by closing file.
 func newInternet(i *Inet) (n *internet, file *os.File, err error) {
-	kept, err := newKept()
-	if err != nil {
-		return nil, nil, err
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return nil, nil, fault.Wrap(err, "get the limit of descriptors")
 	}
+	if l.Cur < leastDescriptors {
+		return nil, nil, fault.New(fault.Unsupported, "cannot apply network rules with at most %d descriptors", l.Cur).
+			WithHint("raise the limit of the daemon to %d: ulimit -n %[1]d", leastDescriptors)
+	}
+	share := func(most int, of uint64) int { return int(min(uint64(most), l.Cur/of)) }
 	fd, err := openat(unix.AT_FDCWD, i.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, nil, fault.Wrap(err, "open the directory of the network")
 	}
-	return &internet{dir: byFD(fd) + "/", own: i.Own, kept: kept, brief: make(chan struct{}, maxBrief),
-		waiting: make(chan struct{}, maxWaiting)}, os.NewFile(uintptr(fd), i.Dir), nil
+	return &internet{dir: byFD(fd) + "/", own: i.Own, kept: newKept(share(maxKept, 4)),
+		brief: make(chan struct{}, share(maxBrief, 32)), waiting: make(chan struct{}, share(maxWaiting, 32)),
+		connecting: make(chan struct{}, share(maxConnecting, 16))}, os.NewFile(uintptr(fd), i.Dir), nil
 }
 
-// port is the path of one of the sandbox's own ports.
-func (n *internet) port(number uint16) string {
-	return n.dir + InetPorts + "/" + strconv.Itoa(int(number))
+// forIPv6 ends the name of a port of IPv6. A server may have one socket for each family, which the kernel allows with
+// IPV6_V6ONLY.
+const forIPv6 = ".6"
+
+// port is the path of one of the sandbox's own ports, at an address of it.
+func (n *internet) port(at netip.AddrPort) string {
+	path := n.dir + InetPorts + "/" + strconv.Itoa(int(at.Port()))
+	if !at.Addr().Unmap().Is4() {
+		path += forIPv6
+	}
+	return path
 }
 
 // local reports whether an address is one of the sandbox itself. All of them are the same.
@@ -121,10 +140,21 @@ func (s *server) inetCall(c caller) (func(), bool) {
 	}
 	do, ok := inetCalls[uint32(c.nr)]
 	return func() {
-		s.inet.brief <- struct{}{}
-		v := do(s, c)
-		<-s.inet.brief
-		s.reply(c, v)
+		w := &waiting{c: c, blocking: true, pause: firstCheck}
+		for {
+			s.inet.brief <- struct{}{}
+			v := do(s, c)
+			<-s.inet.brief
+			if !v.later {
+				s.reply(c, v)
+				return
+			}
+			time.Sleep(time.Until(w.next()))
+			if errno := w.over(); errno != 0 {
+				s.reply(c, verdict{errno: errno})
+				return
+			}
+		}
 	}, ok
 }
 

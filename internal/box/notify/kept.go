@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // kept are duplicates of the sockets that this process has made for callers, by inode. The profiles of container
@@ -25,18 +23,14 @@ import (
 type kept struct {
 	max int
 
+	searching sync.Mutex // held during a search; locked before mu
+	next      time.Time  // of the next search; guarded by searching
+
 	mu  sync.Mutex
-	all map[uint64]*keeping
+	all map[uint64]*keeping // guarded by mu
 }
 
-// newKept keeps as many sockets as the limit of descriptors allows.
-func newKept() (*kept, error) {
-	var l unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return nil, fault.Wrap(err, "get the limit of descriptors")
-	}
-	return &kept{max: int(min(l.Cur/2, maxKept)), all: map[uint64]*keeping{}}, nil
-}
+func newKept(most int) *kept { return &kept{max: most, all: map[uint64]*keeping{}} }
 
 // keeping is one of kept.
 type keeping struct {
@@ -60,8 +54,7 @@ func (one *keeping) close() {
 }
 
 const (
-	// maxKept is how many sockets are kept at most, and half of the descriptors of this process: those that are not
-	// connected, listeners and those for UDP.
+	// maxKept is how many sockets are kept at most: those that are not connected, listeners and those for UDP.
 	maxKept = 4096
 	// sweepEvery is the time between two searches for sockets that the sandbox has closed. A socket that is being passed
 	// to another process is in none until that receives it, so several searches must miss it: mostMissed, or flowMissed
@@ -210,35 +203,64 @@ func (k *kept) settle(port uint16) {
 	}
 }
 
+// searchShare bounds the part of the time that searches take, to a twentieth.
+const searchShare = 20
+
 // sweep drops the sockets that the sandbox has closed. Most are where they were before. Only if one is not, all
-// descriptors of all processes are looked at, and what is missed as often as most is dropped.
+// descriptors of all processes are looked at, and what is missed as often as most is dropped. It waits while a search
+// would take too much of the time.
 func (k *kept) sweep(most int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var missing map[uint64]*keeping
-	for inode, one := range k.all {
-		if !one.seen(inode) {
-			if missing == nil {
-				missing = map[uint64]*keeping{}
-			}
-			missing[inode] = one
-		}
-	}
+	k.searching.Lock()
+	defer k.searching.Unlock()
+	missing := k.missing()
 	if len(missing) == 0 {
 		return
 	}
+	time.Sleep(time.Until(k.next))
+	began := time.Now()
+	type place struct {
+		tid    int
+		number int32
+	}
+	found := map[uint64]place{}
 	findSockets(func(tid int, number int32, inode uint64) {
-		if one, ok := missing[inode]; ok {
-			one.tid, one.number, one.missed = tid, number, 0
-			delete(missing, inode)
+		if missing[inode] {
+			found[inode] = place{tid, number}
 		}
 	})
-	for inode, one := range missing {
+	k.next = time.Now().Add(searchShare * time.Since(began))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for inode := range missing {
+		one, ok := k.all[inode]
+		if !ok {
+			continue
+		}
+		if at, ok := found[inode]; ok {
+			one.tid, one.number, one.missed = at.tid, at.number, 0
+			continue
+		}
+		if one.seen(inode) { // it moved during the search
+			continue
+		}
 		if one.missed++; one.missed >= most || one.flow && one.missed >= flowMissed {
 			one.close()
 			delete(k.all, inode)
 		}
 	}
+}
+
+// missing returns the inodes of the sockets that are not where they were last.
+func (k *kept) missing() map[uint64]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	missing := map[uint64]bool{}
+	for inode, one := range k.all {
+		if !one.seen(inode) {
+			missing[inode] = true
+		}
+	}
+	return missing
 }
 
 // seen reports whether the socket is where it was last, or about to be there. Of a process that does not show its

@@ -101,6 +101,7 @@ func (l listener) syncWakeUp() {
 type verdict struct {
 	proceed bool // the kernel carries out the call
 	given   bool // the call was already answered
+	later   bool // the call is tried again later
 	errno   unix.Errno
 	value   int64 // what a call that succeeds returns
 }
@@ -108,6 +109,7 @@ type verdict struct {
 var (
 	proceed = verdict{proceed: true}
 	success = verdict{}
+	later   = verdict{later: true}
 )
 
 // fail returns the answer for err: its errno, or EIO if it has none.

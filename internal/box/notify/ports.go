@@ -58,11 +58,9 @@ func (s *server) take(socket int, e endpoint, at netip.AddrPort) error {
 		at = netip.AddrPortFrom(at.Addr(), passing(inode))
 	case at.Port() != 0:
 		s.inet.kept.settle(at.Port())
-		err = s.inet.bind(socket, at.Port())
+		err = s.inet.bind(socket, at)
 	default:
-		var port uint16
-		port, err = s.inet.bindAny(socket)
-		at = netip.AddrPortFrom(at.Addr(), port)
+		at, err = s.inet.bindAny(socket, at.Addr())
 	}
 	if err == nil {
 		e.local = at
@@ -75,10 +73,10 @@ func (s *server) take(socket int, e endpoint, at netip.AddrPort) error {
 }
 
 // bind binds a socket to a port. The file of a socket that is closed stays, and its port is free.
-func (n *internet) bind(socket int, port uint16) error {
+func (n *internet) bind(socket int, at netip.AddrPort) error {
 	n.taking.Lock()
 	defer n.taking.Unlock()
-	path := n.port(port)
+	path := n.port(at)
 	err := unix.Bind(socket, &unix.SockaddrUnix{Name: path})
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return err
@@ -105,15 +103,15 @@ func (n *internet) used(path string) (bool, error) {
 }
 
 // bindAny binds a socket to a port that is free.
-func (n *internet) bindAny(socket int) (uint16, error) {
+func (n *internet) bindAny(socket int, to netip.Addr) (netip.AddrPort, error) {
 	for range maxTried {
-		port := n.free()
-		err := n.bind(socket, port)
+		at := netip.AddrPortFrom(to, n.free())
+		err := n.bind(socket, at)
 		if !errors.Is(err, unix.EADDRINUSE) {
-			return port, err
+			return at, err
 		}
 	}
-	return 0, unix.EADDRINUSE
+	return netip.AddrPort{}, unix.EADDRINUSE
 }
 
 // free returns the port that is tried next.
@@ -137,5 +135,9 @@ func (s *server) listenInet(socket int) error {
 	case e.packet:
 		return unix.EOPNOTSUPP
 	}
-	return s.take(socket, e, netip.AddrPortFrom(netip.IPv4Unspecified(), 0))
+	any := netip.IPv4Unspecified()
+	if e.family == unix.AF_INET6 {
+		any = netip.IPv6Unspecified()
+	}
+	return s.take(socket, e, netip.AddrPortFrom(any, 0))
 }

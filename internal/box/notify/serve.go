@@ -115,6 +115,7 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 			return err
 		}
 		defer dir.Close()
+		s.connecting = s.inet.connecting
 	}
 	defer runtime.KeepAlive(file) // its finalizer would close it
 	// With a record, each of the many programs that a build starts would keep this processor from its caller.

@@ -136,11 +136,12 @@ func (s *server) attempt(c caller, socket int, try func() error) error {
 		if err := try(); !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		time.Sleep(lockPause) // another caller was faster, or holds the lock
+		time.Sleep(time.Millisecond) // another caller was faster
 	}
 }
 
-// errCrowded means that too many calls wait already.
+// errCrowded means that too many calls wait already. The call is tried again from time to time, without descriptors of
+// this process meanwhile.
 var errCrowded = errors.New("too many calls wait for a peer")
 
 // readable reports whether a socket has something to read or to accept, or its end.
