@@ -74,12 +74,12 @@ func (s *server) acceptFrom(socket, flags int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !readable(socket) {
-		return -1, unix.EAGAIN
-	}
 	one := &s.inet.accepting[inode%uint64(len(s.inet.accepting))]
 	one.Lock()
 	defer one.Unlock()
+	if !readable(socket) { // a caller that clears O_NONBLOCK meanwhile gains nothing
+		return -1, unix.EAGAIN
+	}
 	defer unblock(socket)()
 	peer, _, err := unix.Accept4(socket, flags|unix.SOCK_CLOEXEC)
 	return peer, err

@@ -35,6 +35,7 @@ func newKept(most int) *kept { return &kept{max: most, all: map[uint64]*keeping{
 // keeping is one of kept.
 type keeping struct {
 	fd     int
+	peer   int // the other end of a pair; -1 for none
 	tid    int // where the socket was seen last: a thread, and its number there
 	number int32
 	port   uint16 // which the socket is bound to; 0 for none
@@ -48,6 +49,9 @@ type keeping struct {
 // close closes the duplicate.
 func (one *keeping) close() {
 	unix.Close(one.fd)
+	if one.peer >= 0 {
+		unix.Close(one.peer)
+	}
 	if one.status != nil {
 		one.status.Close()
 	}
@@ -67,9 +71,9 @@ const (
 // lending is the number of a socket that is about to be given to the sandbox.
 const lending = -1
 
-// hold keeps fd, a socket that is about to be given to the sandbox. If there are too many, or it fails otherwise, fd is
-// closed.
-func (k *kept) hold(fd int, flow bool) (inode uint64, err error) {
+// hold keeps fd, a socket that is about to be given to the sandbox, and peer, unless that is -1. If there are too many, or
+// it fails otherwise, both are closed.
+func (k *kept) hold(fd, peer int, flow bool) (inode uint64, err error) {
 	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
 		k.sweep(1)
 	}
@@ -78,11 +82,12 @@ func (k *kept) hold(fd int, flow bool) (inode uint64, err error) {
 	if err == nil && len(k.all) >= k.max {
 		err = unix.EMFILE
 	}
+	one := &keeping{fd: fd, peer: peer, number: lending, flow: flow}
 	if err != nil {
-		unix.Close(fd)
+		one.close()
 		return 0, err
 	}
-	k.all[inode] = &keeping{fd: fd, number: lending, flow: flow}
+	k.all[inode] = one
 	return inode, nil
 }
 

@@ -60,6 +60,12 @@ func (s *session) awaitHangup() error {
 	return s.raw.Read(func(fd uintptr) bool { return isSet(fd, unix.POLLHUP) })
 }
 
+// hungUp reports whether both directions of the socket have ended.
+func (s *session) hungUp() (yes bool) {
+	err := s.raw.Control(func(fd uintptr) { yes = isSet(fd, unix.POLLHUP) })
+	return yes || err != nil
+}
+
 // isSet reports whether poll(2) returns one of the events, of those that need not be asked for or are a hangup.
 func isSet(fd uintptr, events int16) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: events}}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -123,6 +125,12 @@ func (s *session) copyOut(in *gonet.TCPConn, most int) {
 // copyIn copies what the sandbox receives, and then the end.
 func (s *session) copyIn(in *gonet.TCPConn, most int) {
 	err := transfer(s, in, most)
+	if errors.Is(err, unix.EPIPE) && !s.hungUp() { // the sandbox does not read any more, which does not matter to TCP
+		_, err = io.Copy(io.Discard, in)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) { // of copyOut: what was sent is still delivered
+		return
+	}
 	if err == nil {
 		err = s.CloseWrite()
 	}
@@ -152,24 +160,41 @@ func transfer(dst io.Writer, src io.Reader, most int) error {
 	}
 }
 
-// linger closes an endpoint both of whose directions have ended when the rest of its bytes is delivered, and after
-// orphanFor in any case.
+// linger closes an endpoint when the gate has taken the rest of its bytes. An endpoint that the gate does not end has
+// orphanFor for that, and again as long as bytes are taken (tcp(7): an orphan that makes progress has no limit).
 func linger(ep tcpip.Endpoint, wq *waiter.Queue) {
+	defer ep.Close()
 	entry, changed := waiter.NewChannelEntry(waiter.EventHUp | waiter.EventErr)
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
 	late := time.NewTimer(orphanFor)
 	defer late.Stop()
-	for {
+	for left := unsent(ep); ; {
 		switch tcp.EndpointState(ep.State()) {
 		case tcp.StateClose, tcp.StateError, tcp.StateTimeWait:
-			ep.Close()
 			return
 		}
 		select {
 		case <-changed:
 		case <-late.C:
-			ep.Abort()
+			now := unsent(ep)
+			switch {
+			case now == 0: // the gate has them all; when the host outside sends more, the stack answers with a reset
+				return
+			case now >= left:
+				ep.Abort()
+			}
+			left = now
+			late.Reset(orphanFor)
 		}
 	}
+}
+
+// unsent returns the number of bytes that the gate has not taken.
+func unsent(ep tcpip.Endpoint) int {
+	n, err := ep.GetSockOptInt(tcpip.SendQueueSizeOption)
+	if err != nil {
+		return 0
+	}
+	return n
 }
