@@ -71,8 +71,8 @@ const (
 // lending is the number of a socket that is about to be given to the sandbox.
 const lending = -1
 
-// hold keeps fd, a socket that is about to be given to the sandbox, and peer, unless that is -1. If there are too many, or
-// it fails otherwise, both are closed.
+// hold keeps fd, a socket that is about to be given to the sandbox, and peer, unless that is -1. If there are too
+// many, or it fails otherwise, both are closed.
 func (k *kept) hold(fd, peer int, flow bool) (inode uint64, err error) {
 	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
 		k.sweep(1)

@@ -64,8 +64,8 @@ func transport(kind, protocol uint32) (packet bool, errno unix.Errno) {
 	return false, unix.EACCES
 }
 
-// make makes a socket for an endpoint, which is kept. One for UDP is an end of a pair, until it is connected: a Unix socket
-// without a peer is hung up for poll(2), on which event loops spin.
+// make makes a socket for an endpoint, which is kept. One for UDP is an end of a pair, until it is connected: a Unix
+// socket without a peer is hung up for poll(2), on which event loops spin.
 func (s *server) make(e endpoint, flags int) (inode uint64, err error) {
 	if !e.packet {
 		return s.makePlain(e, flags)
