@@ -63,6 +63,14 @@ func (s *server) unreachable(c caller, err error) verdict {
 
 // dial connects a socket to an address. Nothing but the names that the caller will see depends on e.
 func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.AddrPort) verdict {
+	if e.packet && s.inet.nowhere(to) {
+		if e.peer.IsValid() && !s.inet.nowhere(e.peer) {
+			_ = unix.Shutdown(socket, unix.SHUT_RDWR)
+		}
+		e.local, e.peer = netip.AddrPortFrom(s.inet.source(to.Addr()), passing(inode)), to
+		s.inet.names.set(inode, e)
+		return success
+	}
 	if e.spent {
 		next, err := s.renew(c, socket, e)
 		if err != nil {
@@ -75,19 +83,25 @@ func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.A
 		socket, e = next, endpoint{family: e.family, packet: e.packet}
 	}
 	errno := s.reach(c, socket, inode, &e, to)
-	if errno == 0 {
+	if errno == 0 || errno == unix.EINPROGRESS {
 		if !e.local.IsValid() || e.local.Port() == 0 {
 			e.local = netip.AddrPortFrom(e.local.Addr(), passing(inode))
 		}
 		e.local, e.peer = netip.AddrPortFrom(s.inet.source(to.Addr()), e.local.Port()), to
 	}
-	if errno == 0 || e.spent {
+	if errno == 0 || errno == unix.EINPROGRESS || e.spent {
 		s.inet.names.set(inode, e)
 	}
-	if errno == 0 && !e.packet {
+	if (errno == 0 || errno == unix.EINPROGRESS) && !e.packet {
 		s.inet.kept.drop(inode)
 	}
 	return verdict{errno: errno}
+}
+
+// nowhere reports whether no datagram can be sent to an address. Resolvers connect sockets to such only to see which
+// address of the sandbox is used.
+func (n *internet) nowhere(to netip.AddrPort) bool {
+	return to.Port() == 0 || n.local(to.Addr()) && to.Port() != dns
 }
 
 // dns is the port at which the entrance answers for every address.
@@ -95,11 +109,7 @@ const dns = 53
 
 // reach connects a socket within the sandbox or to the entrance.
 func (s *server) reach(c caller, socket int, inode uint64, e *endpoint, to netip.AddrPort) unix.Errno {
-	switch local := s.inet.local(to.Addr()); {
-	case e.packet && (to.Port() == 0 || local && to.Port() != dns):
-		// Resolvers connect sockets only to see which address of their own is used. Nothing can be sent.
-		return 0
-	case !local || e.packet:
+	if e.packet || !s.inet.local(to.Addr()) {
 		return s.leave(c, socket, inode, e, to)
 	}
 	errno := s.enter(c, socket, to)

@@ -277,12 +277,13 @@ func hostTarget(t testing.TB) (env []string, reached *atomic.Int32) {
 			}
 		}()
 	}
-	tcp := accept(net.Listen("tcp", "127.0.0.1:0"))
+	stream, packets := bothPorts(t)
+	tcp := accept(stream, nil)
 	sock, dgram := filepath.Join(top, "sock"), filepath.Join(top, "dgram")
 	abstract := "coppice-inet-" + filepath.Base(filepath.Dir(top))
 	accept(net.Listen("unix", sock))
 	accept(net.Listen("unix", "@"+abstract))
-	read(net.ListenPacket("udp", tcp.Addr().String()))
+	read(packets, nil)
 	read(net.ListenPacket("unixgram", dgram))
 	return []string{fmt.Sprintf("TARGET=%d", tcp.Addr().(*net.TCPAddr).Port), "SOCK=" + sock, "DGRAM=" + dgram,
 		"ABSTRACT=" + abstract}, reached

@@ -242,6 +242,24 @@ def fails(number, f):
     raise AssertionError('no error')
 `
 
+// bothPorts listens on one port of loopback for TCP and UDP.
+func bothPorts(t testing.TB) (net.Listener, net.PacketConn) {
+	t.Helper()
+	for range 100 { // another test may have the other port
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := net.ListenPacket("udp", l.Addr().String())
+		if err == nil {
+			return l, p
+		}
+		l.Close()
+	}
+	t.Fatal("no port is free for both")
+	return nil, nil
+}
+
 // outside starts the network of inetPrograms.
 func outside(t testing.TB) map[string]string {
 	t.Helper()
@@ -252,10 +270,7 @@ func outside(t testing.TB) map[string]string {
 	}
 	go func() { _ = web.Serve(l) }()
 	t.Cleanup(func() { web.Close() })
-	echo, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	echo, packets := bothPorts(t)
 	t.Cleanup(func() { echo.Close() })
 	go func() {
 		for {
@@ -269,10 +284,6 @@ func outside(t testing.TB) map[string]string {
 			}()
 		}
 	}()
-	packets, err := net.ListenPacket("udp", echo.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { packets.Close() })
 	go func() {
 		b := make([]byte, maxDatagram)
@@ -320,8 +331,9 @@ func TestInet_EndsTheDialsOfItsCallers(t *testing.T) {
 	for who, uid := range inetUsers(t) {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			e := newEntrance(t, uid, outside(t))
-			e.table["203.0.113.5:83"] = "until given up"
+			hosts := outside(t)
+			hosts["203.0.113.5:83"] = "until given up"
+			e := newEntrance(t, uid, hosts)
 			out, err := e.run([]string{python(t), "-c", inetPrelude + `
 import signal
 held = []

@@ -75,7 +75,7 @@ func beInet() int {
 		return complain("start: %v", err)
 	}
 	werr := cmd.Wait()
-	for late := time.Now().Add(10 * time.Second); open() > before+8; time.Sleep(10 * time.Millisecond) {
+	for late := time.Now().Add(time.Minute); open() > before+8; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(late) {
 			return complain("init has %d descriptors, and had %d", open(), before)
 		}

@@ -35,7 +35,6 @@ func newKept(most int) *kept { return &kept{max: most, all: map[uint64]*keeping{
 // keeping is one of kept.
 type keeping struct {
 	fd     int
-	peer   int // the other end of a pair; -1 for none
 	tid    int // where the socket was seen last: a thread, and its number there
 	number int32
 	port   uint16 // which the socket is bound to; 0 for none
@@ -49,9 +48,6 @@ type keeping struct {
 // close closes the duplicate.
 func (one *keeping) close() {
 	unix.Close(one.fd)
-	if one.peer >= 0 {
-		unix.Close(one.peer)
-	}
 	if one.status != nil {
 		one.status.Close()
 	}
@@ -71,9 +67,9 @@ const (
 // lending is the number of a socket that is about to be given to the sandbox.
 const lending = -1
 
-// hold keeps fd, a socket that is about to be given to the sandbox, and peer, unless that is -1. If there are too
-// many, or it fails otherwise, both are closed.
-func (k *kept) hold(fd, peer int, flow bool) (inode uint64, err error) {
+// hold keeps fd, a socket that is about to be given to the sandbox. If there are too many, or it fails otherwise, fd is
+// closed.
+func (k *kept) hold(fd int, flow bool) (inode uint64, err error) {
 	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
 		k.sweep(1)
 	}
@@ -82,7 +78,7 @@ func (k *kept) hold(fd, peer int, flow bool) (inode uint64, err error) {
 	if err == nil && len(k.all) >= k.max {
 		err = unix.EMFILE
 	}
-	one := &keeping{fd: fd, peer: peer, number: lending, flow: flow}
+	one := &keeping{fd: fd, number: lending, flow: flow}
 	if err != nil {
 		one.close()
 		return 0, err

@@ -64,31 +64,8 @@ func transport(kind, protocol uint32) (packet bool, errno unix.Errno) {
 	return false, unix.EACCES
 }
 
-// make makes a socket for an endpoint, which is kept. One for UDP is an end of a pair, until it is connected: a Unix
-// socket without a peer is hung up for poll(2), on which event loops spin.
+// make makes a socket for an endpoint, which is kept.
 func (s *server) make(e endpoint, flags int) (inode uint64, err error) {
-	if !e.packet {
-		return s.makePlain(e, flags)
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|flags|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	if err = unix.Shutdown(pair[1], unix.SHUT_RD); err == nil { // nothing can be sent
-		inode, err = s.inet.kept.hold(pair[0], pair[1], true)
-	} else {
-		unix.Close(pair[0])
-		unix.Close(pair[1])
-	}
-	if err == nil {
-		e.spent = true
-		s.inet.names.set(inode, e)
-	}
-	return inode, err
-}
-
-// makePlain makes a socket that can be connected, which is kept.
-func (s *server) makePlain(e endpoint, flags int) (inode uint64, err error) {
 	kind := unix.SOCK_STREAM
 	if e.packet {
 		kind = unix.SOCK_SEQPACKET
@@ -97,7 +74,7 @@ func (s *server) makePlain(e endpoint, flags int) (inode uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if inode, err = s.inet.kept.hold(socket, -1, e.packet); err == nil {
+	if inode, err = s.inet.kept.hold(socket, e.packet); err == nil {
 		s.inet.names.set(inode, e)
 	}
 	return inode, err
@@ -129,7 +106,7 @@ func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	inode, err := s.makePlain(endpoint{family: e.family, packet: e.packet}, flags&unix.O_NONBLOCK)
+	inode, err := s.make(endpoint{family: e.family, packet: e.packet}, flags&unix.O_NONBLOCK)
 	if err != nil {
 		return -1, err
 	}
