@@ -9,9 +9,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 )
 
-// Where no namespace ends the processes of a box, its keeper does. If the keeper is killed, init does; if init is
-// killed too, nobody. So a keeper of a locked workspace leaves a file until it has ended them (procs.ExpectEnd), and a
-// box with that file has not ended before procs.ProveEnd.
+// Where no namespace ends the processes of a box, the keeper ends them. If the keeper is killed, init ends them; if
+// init is killed as well, they run on. So the keeper of a locked workspace creates a file before the first command
+// (procs.ExpectEnd), and removes it when no process is left. A box with that file has not ended until procs.ProveEnd
+// succeeds.
 
 const (
 	// provePatience bounds the wait for processes that init ends after its keeper was killed, which takes it two seconds

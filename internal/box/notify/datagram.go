@@ -60,8 +60,8 @@ func (s *server) sendto(c caller) verdict {
 	return v
 }
 
-// recvfrom carries out recvfrom(2) on a socket for UDP for a caller that wants the address of the peer. Resolvers
-// ignore answers from others than they have asked. If too many calls wait, the kernel does, without an address.
+// recvfrom carries out recvfrom(2) on a socket for UDP for a caller that asks for the address of the peer. Resolvers
+// ignore answers that do not come from the address that they asked.
 func (s *server) recvfrom(c caller) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {

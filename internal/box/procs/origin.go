@@ -18,10 +18,10 @@ import (
 	"github.com/coppice-dev/coppice/internal/mounttable"
 )
 
-// origin tells the processes of a locked workspace from others, also when its keeper and its init have ended. A process
-// cannot change what it is told by: each descends from init, was started later than the keeper, has no_new_privs and
-// more filters than the keeper (seccomp(2): both are inherited and cannot be removed), and is in init's namespaces,
-// since the filters refuse to enter or to make others. The kernel makes an orphan a child of an ancestor that is a
+// origin identifies the processes of a locked workspace, also when its keeper and its init have ended, by properties
+// that a process cannot change: each descends from init, was started later than the keeper, has no_new_privs and more
+// filters than the keeper (seccomp(2): both are inherited and cannot be removed), and is in init's namespaces, since
+// the filters refuse to enter or to make others. The kernel makes an orphan a child of an ancestor that is a
 // subreaper, or of PID 1 (prctl(2), PR_SET_CHILD_SUBREAPER; kernel/exit.c, find_new_reaper). So its parents are
 // processes of the same workspace, up to one in Above or PID 1.
 type origin struct {
@@ -152,7 +152,7 @@ func (o origin) includes(p Stat) bool {
 		switch q.ppid {
 		case 1:
 			return true
-		case 0, os.Getpid(): // a process outside of the pid namespace, or this one, which is no subreaper
+		case 0, os.Getpid(): // a process outside the pid namespace; or this process, which is not a subreaper
 			return false
 		}
 		up, ok := readStat("/proc/" + strconv.Itoa(q.ppid) + "/stat")

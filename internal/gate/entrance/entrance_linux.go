@@ -152,10 +152,10 @@ func (e *Entrance) spawn(f func()) bool {
 	return true
 }
 
-// acceptPause is the time between two attempts to accept a connection while there is no descriptor for it.
+// acceptPause is the time between two attempts to accept a connection when the process has no free descriptor.
 const acceptPause = 20 * time.Millisecond
 
-// acceptAll accepts connections until Close. A connection for which there is no room is closed at once.
+// acceptAll accepts connections until Close. It closes connections beyond the bound at once.
 func (e *Entrance) acceptAll(l *net.UnixListener, room slots, serve func(*session, netip.AddrPort, *status)) {
 	for {
 		c, err := l.AcceptUnix()

@@ -289,7 +289,7 @@ func TestDial_EndsWithSession(t *testing.T) {
 	}
 }
 
-// TestHeader_RefusesHostile checks that what is no header only costs its own connection.
+// TestHeader_RefusesHostile checks that an invalid header ends its own connection and no other.
 func TestHeader_RefusesHostile(t *testing.T) {
 	t.Parallel()
 	s := open(t, toServer(t, echo))
@@ -375,8 +375,8 @@ func TestStatus_DoesNotWait(t *testing.T) {
 	echoes(t, c)
 }
 
-// TestStatus_NobodyWaits closes the end of the status pipe to read before the dial, and while it takes long, as init does
-// for a caller that does not want to block. The connection is made.
+// TestStatus_NobodyWaits closes the end of the status pipe to read before the dial, and while it takes long, as init
+// does for a caller that does not want to block. The connection is made.
 func TestStatus_NobodyWaits(t *testing.T) {
 	t.Parallel()
 	dialled := make(chan struct{})

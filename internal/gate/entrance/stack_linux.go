@@ -82,8 +82,8 @@ func (e *Entrance) closeStack() error {
 	return e.box.Close()
 }
 
-// refused returns why there is no connection to an address, without a packet to the gate, or 0: the gate drops packets
-// to addresses that cannot be those of a host, and the stack would send those to its own addresses to itself.
+// refused returns the error of a connection that the entrance refuses by itself; 0 for none. The gate drops packets to
+// addresses that no host can have, and the stack would deliver packets to its own addresses to itself.
 func refused(to netip.AddrPort) syscall.Errno {
 	switch a := to.Addr(); {
 	case to.Port() == 0, a == link.Box4(), a == link.Box6():

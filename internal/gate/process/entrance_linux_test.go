@@ -88,10 +88,10 @@ func TestGateProgram_ServesEntrance(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Errorf("a connection that is no longer allowed continues, with %d bytes", n)
+		t.Errorf("the gate did not cut a connection that the new policy denies: read %d bytes", n)
 	}
 	if _, err := c.Dial("tcp", net.JoinHostPort(host, port)); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a connection that is no longer allowed: %v", err)
+		t.Errorf("a connection that the new policy denies: %v", err)
 	}
 
 	p.Close()

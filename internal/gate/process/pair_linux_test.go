@@ -89,7 +89,7 @@ func TestGateProgram_ServesPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := c.Read(make([]byte, 1)); err == nil {
-		t.Errorf("a connection that is no longer allowed continues, with %d bytes", n)
+		t.Errorf("the gate did not cut a connection that the new policy denies: read %d bytes", n)
 	}
 
 	p.Close()
