@@ -152,7 +152,7 @@ var packages = map[string][]string{
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
 		"internal/gate/pipe", "internal/policy",
 	},
-	"internal/gate/pipe": {},
+	"internal/gate/pipe": {"internal/fault"},
 	"internal/gate/entrance": {
 		"internal/fault", "internal/gate/entrance/ask", "internal/gate/link", "internal/gate/pipe",
 	},

@@ -70,7 +70,7 @@ func (g *Gate) start(ctx context.Context) error {
 	g.spawn(func() { g.tick(ctx) })
 	// Last, so that packets only arrive when their handlers exist.
 	if terr := g.stack.EnableNIC(nic); terr != nil {
-		return stackError("enable the interface", terr)
+		return pipe.StackError("enable the interface", terr)
 	}
 	g.link.open()
 	return nil
@@ -79,14 +79,14 @@ func (g *Gate) start(ctx context.Context) error {
 // listenDNS binds the DNS port of one address of the gate.
 func (g *Gate) listenDNS(at netip.Addr) (*gonet.UDPConn, error) {
 	var wq waiter.Queue
-	ep, terr := g.stack.NewEndpoint(udp.ProtocolNumber, netProto(at), &wq)
+	ep, terr := g.stack.NewEndpoint(udp.ProtocolNumber, pipe.NetProto(at), &wq)
 	if terr != nil {
-		return nil, stackError("serve DNS", terr)
+		return nil, pipe.StackError("serve DNS", terr)
 	}
 	full := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.AsSlice()), Port: dnsPort}
 	if terr := ep.Bind(full); terr != nil {
 		ep.Close()
-		return nil, stackError("serve DNS", terr)
+		return nil, pipe.StackError("serve DNS", terr)
 	}
 	g.dns = append(g.dns, ep)
 	return gonet.NewUDPConn(&wq, ep), nil
@@ -218,24 +218,24 @@ func (g *Gate) configure() error {
 		tcpip.TCPLingerTimeoutOption(10*time.Second)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &rcv, &snd, &retries, &wait, &linger} {
 		if terr := g.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); terr != nil {
-			return stackError("set TCP options", terr)
+			return pipe.StackError("set TCP options", terr)
 		}
 	}
 	if terr := g.stack.CreateNICWithOptions(nic, g.link, stack.NICOptions{Disabled: true}); terr != nil {
-		return stackError("create the interface", terr)
+		return pipe.StackError("create the interface", terr)
 	}
 	for at, bits := range map[netip.Addr]int{link.Gate4(): link.Bits4, link.Gate6(): link.Bits6} {
-		a := tcpip.ProtocolAddress{Protocol: netProto(at),
+		a := tcpip.ProtocolAddress{Protocol: pipe.NetProto(at),
 			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.AsSlice()), PrefixLen: bits}}
 		if terr := g.stack.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
-			return stackError("add the addresses of the interface", terr)
+			return pipe.StackError("add the addresses of the interface", terr)
 		}
 	}
 	if terr := g.stack.SetPromiscuousMode(nic, true); terr != nil {
-		return stackError("accept packets to every address", terr)
+		return pipe.StackError("accept packets to every address", terr)
 	}
 	if terr := g.stack.SetSpoofing(nic, true); terr != nil {
-		return stackError("send packets from every address", terr)
+		return pipe.StackError("send packets from every address", terr)
 	}
 	g.stack.SetRouteTable(
 		[]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
@@ -274,17 +274,6 @@ func (g *Gate) stop() {
 	for _, fd := range g.eventfds {
 		unix.Close(fd)
 	}
-}
-
-func stackError(what string, terr tcpip.Error) error {
-	return fault.Wrap(errors.New(terr.String()), "network stack: %s", what)
-}
-
-func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
-	if a.Is4() {
-		return header.IPv4ProtocolNumber
-	}
-	return header.IPv6ProtocolNumber
 }
 
 // address converts an address of the stack.

@@ -4,7 +4,6 @@ package entrance
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"os"
 	"syscall"
@@ -20,7 +19,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
-	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
 	"github.com/coppice-dev/coppice/internal/gate/pipe"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -49,17 +47,17 @@ func (e *Entrance) openStack(box *os.File) (err error) {
 	wait, linger := tcpip.TCPTimeWaitTimeoutOption(time.Second), tcpip.TCPLingerTimeoutOption(10*time.Second)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &rcv, &snd, &wait, &linger} {
 		if terr := e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); terr != nil {
-			return stackError("set TCP options", terr)
+			return pipe.StackError("set TCP options", terr)
 		}
 	}
 	if terr := e.stack.CreateNIC(nic, e.link); terr != nil {
-		return stackError("create the interface", terr)
+		return pipe.StackError("create the interface", terr)
 	}
 	for _, p := range i.Addrs {
-		a := tcpip.ProtocolAddress{Protocol: netProto(p.Addr()),
+		a := tcpip.ProtocolAddress{Protocol: pipe.NetProto(p.Addr()),
 			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}}
 		if terr := e.stack.AddProtocolAddress(nic, a, stack.AddressProperties{}); terr != nil {
-			return stackError("add the addresses of the interface", terr)
+			return pipe.StackError("add the addresses of the interface", terr)
 		}
 	}
 	e.stack.SetRouteTable(
@@ -100,7 +98,7 @@ func (e *Entrance) connect(ctx context.Context, proto tcpip.TransportProtocolNum
 	if no := refused(to); no != 0 {
 		return nil, no
 	}
-	ep, terr := e.stack.NewEndpoint(proto, netProto(to.Addr()), wq)
+	ep, terr := e.stack.NewEndpoint(proto, pipe.NetProto(to.Addr()), wq)
 	if terr != nil {
 		return nil, errnoOf(terr)
 	}
@@ -138,15 +136,4 @@ func errnoOf(terr tcpip.Error) syscall.Errno {
 		return unix.EADDRNOTAVAIL
 	}
 	return unix.ECONNREFUSED
-}
-
-func stackError(what string, terr tcpip.Error) error {
-	return fault.Wrap(errors.New(terr.String()), "network stack: %s", what)
-}
-
-func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
-	if a.Is4() {
-		return header.IPv4ProtocolNumber
-	}
-	return header.IPv6ProtocolNumber
 }
