@@ -1,8 +1,8 @@
 //go:build linux && (amd64 || arm64)
 
-// Package pipe is one end of a link.Pair as a link endpoint of gVisor's network stack, and what the stacks at both ends
-// have in common. The gate is at one end. At the other is either a sentry, or the entrance of a sandbox without a network
-// stack. Package gate and package entrance import it; it imports fault and limit.
+// Package pipe is one end of a link.Pair as a link endpoint of gVisor's network stack, and what the stacks at both
+// ends have in common. The gate is at one end. At the other is either a sentry, or the entrance of a sandbox
+// without a network stack. Package gate and package entrance import it; it imports fault and limit.
 package pipe
 
 import (
