@@ -91,7 +91,7 @@ var kept = []check{
 		b := tier.Start(t)
 		let := b.outside(t)
 		s := b.Open(t,
-			wire.ExecRequest{Cmd: []string{"sh", "-c", "until test -e " + let.inside + "; do sleep 0.02; done; exit 7"},
+			wire.ExecRequest{Cmd: []string{"sh", "-c", let.await() + "exit 7"},
 				Keep: true})
 		id := WaitStarted(t, s).Exec
 		s.Close()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box"
+	"github.com/coppice-dev/coppice/internal/box/protocol"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/program/programtest"
@@ -100,10 +101,12 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	}},
 	{"a result waits for its reader", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.1; echo late; exit 4"}})
+		let := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", let.await() + "echo late; exit 4"}})
 		id := WaitStarted(t, s).Exec
 		s.Close()
-		b.waitExit(t)
+		b.Sh(t, "touch "+let.inside)
+		b.waitExit(t, id)
 		if r := b.Do(t, wire.ExecRequest{Attach: id}); r.Stdout != "late\n" || r.Exit.Code != 4 {
 			t.Errorf("%+v", r)
 		}
@@ -111,10 +114,12 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	{"without a reader the newest output is kept", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
 		const size = 20 << 20
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "sleep 0.1; head -c 20971520 /dev/zero; echo end"}})
+		let := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", let.await() + "head -c 20971520 /dev/zero; echo end"}})
 		id := WaitStarted(t, s).Exec
 		s.Close()
-		b.waitExit(t)
+		b.Sh(t, "touch "+let.inside)
+		b.waitExit(t, id)
 		r := b.Do(t, wire.ExecRequest{Attach: id})
 		if !strings.HasSuffix(r.Stdout, "end\n") || len(r.Stdout) < 900<<10 || len(r.Stdout) > 1<<20+128<<10 ||
 			int64(len(r.Stdout))+r.Dropped != size+4 {
@@ -123,10 +128,12 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 	}},
 	{"an offset leaves out what was had", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo 12345; sleep 0.3; echo 67890"}})
+		let := b.outside(t)
+		s := b.Open(t, wire.ExecRequest{Cmd: []string{"sh", "-c", "echo 12345; " + let.await() + "echo 67890"}})
 		id := WaitStarted(t, s).Exec
 		WaitOutput(t, s, "12345\n")
 		s.Close()
+		b.Sh(t, "touch "+let.inside)
 		if r := b.Do(t, wire.ExecRequest{Attach: id, Offset: 6}); r.Stdout != "67890\n" {
 			t.Errorf("%+v", r)
 		}
@@ -346,6 +353,9 @@ setsid sh -c "$loop" "$0" & sh -c "$loop" "$0" & wait`, mark}})
 // file is a file in the root's layers, as seen from inside and on the host.
 type file struct{ inside, host string }
 
+// await is shell code that waits until the file exists.
+func (f file) await() string { return "until test -e " + f.inside + "; do sleep 0.02; done; " }
+
 func (b *Box) outside(t testing.TB) file {
 	t.Helper()
 	if b.Config.Tier == plan.TierWorkspace {
@@ -361,15 +371,19 @@ func (b *Box) outside(t testing.TB) file {
 	return file{}
 }
 
-// waitExit waits until the only command of a box exits, without reading its output.
-func (b *Box) waitExit(t *testing.T) {
+// waitExit waits until a command exits, without reading its output.
+func (b *Box) waitExit(t *testing.T, id string) {
 	t.Helper()
-	for ; ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		st, err := b.Status(t.Context())
-		if err != nil || len(st.Execs) != 1 {
-			t.Fatalf("%+v, %v", st, err)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if st.Execs[0].Exit != nil {
+		i := slices.IndexFunc(st.Execs, func(x protocol.ExecStatus) bool { return x.ID == id })
+		if i < 0 || time.Now().After(end) {
+			t.Fatalf("command %s has not exited, or its result was not kept: %+v", id, st.Execs)
+		}
+		if st.Execs[i].Exit != nil {
 			return
 		}
 	}
