@@ -231,7 +231,7 @@ kill $p`},
 // inetPrelude begins the scripts in Python.
 const inetPrelude = `
 import ctypes, errno, faulthandler, os, socket, struct, sys, time
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(300, exit=True)
 def want(got, want):
     if got != want: raise AssertionError('got %r, want %r' % (got, want))
 def fails(number, f):

@@ -75,7 +75,7 @@ func beInet() int {
 		return complain("start: %v", err)
 	}
 	werr := cmd.Wait()
-	for late := time.Now().Add(time.Minute); open() > before+8; time.Sleep(10 * time.Millisecond) {
+	for late := time.Now().Add(5 * time.Minute); open() > before+8; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(late) {
 			return complain("init has %d descriptors, and had %d", open(), before)
 		}
@@ -338,7 +338,7 @@ func (e *entrance) run(program []string, env ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer stop()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args, cmd.Dir = []string{argInet, string(arg)}, "/"
