@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -57,7 +59,8 @@ type lab struct {
 	db       *meta.DB
 	layers   *layer.Store
 	box      *idle
-	verified []string // calls of VerifyRecords and VerifyImages
+	verified []string // calls of VerifyRecords, Finalize and VerifyImages
+	full     error    // of Finalize
 }
 
 func newLab(t *testing.T) *lab {
@@ -86,7 +89,7 @@ func newLab(t *testing.T) *lab {
 			Policies: open{}, Stacks: stacks.New(db, layers.Dir), Home: dir, FS: vfs.OS(), Log: slog.New(slog.DiscardHandler),
 			Discard: func(context.Context, string) error { return nil },
 		}),
-		Finalize:      func(context.Context) error { l.verified = append(l.verified, "finalize"); return nil },
+		Finalize:      func(context.Context) error { l.verified = append(l.verified, "finalize"); return l.full },
 		VerifyRecords: other("records"), VerifyImages: other("images"), Now: time.Now,
 	})
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -242,6 +245,22 @@ func TestVerify_FinalizesLayersAndFindsDamage(t *testing.T) {
 	res, err := l.Verify(t.Context(), "", quiet)
 	if err != nil || len(res.Damage) != 1 || res.Damage[0].Snapshot != "cccccccccccc" || res.Damage[0].Sandbox != "a" {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestVerify_NeedsNoSpace checks that what is finalized can be verified while the disk is full.
+func TestVerify_NeedsNoSpace(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	for _, tt := range []struct {
+		full error
+		kind fault.Kind // of the error of Verify
+	}{{fault.Wrap(unix.ENOSPC, "finalize a layer"), ""}, {fault.Wrap(unix.EIO, "finalize a layer"), fault.Internal}} {
+		l.full = tt.full
+		res, err := l.Verify(t.Context(), "a", func(wire.Progress) {})
+		if tt.kind == "" && (err != nil || res.Layers != 2) || tt.kind != "" && !fault.Is(err, tt.kind) {
+			t.Errorf("%v: %+v, %v", tt.full, res, err)
+		}
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 
 // Verify hashes every finalized layer of a sandbox or, if name is "", of the whole store, and compares it with the
 // digest that was recorded when the layer was finalized. It also verifies the audit log and memory images. Damage is
-// reported in the result, not as an error.
+// reported in the result, not as an error. Layers that cannot be finalized for lack of space are counted as not
+// finalized.
 func (h *Histories) Verify(
 	ctx context.Context, name string, progress func(wire.Progress),
 ) (wire.VerifyResult, error) {
@@ -21,7 +22,7 @@ func (h *Histories) Verify(
 	if err := h.config.VerifyRecords(ctx, name, progress, &res); err != nil {
 		return res, err
 	}
-	if err := h.config.Finalize(ctx); err != nil {
+	if err := h.config.Finalize(ctx); err != nil && !fault.Is(err, fault.NoSpace) {
 		return res, err
 	}
 	h.config.Shape.RLock()
