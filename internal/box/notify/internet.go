@@ -162,11 +162,8 @@ func (s *server) inetCall(c caller) (func(), bool) {
 	}, ok
 }
 
-// reply answers a call that was received earlier, unless it was answered already.
+// reply answers a call that was received earlier.
 func (s *server) reply(c caller, v verdict) {
-	if v.given {
-		return
-	}
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
 	s.answer(c.id, v)
