@@ -183,6 +183,17 @@ func TestLocked(t *testing.T) {
 	boxtest.Run(t, boxtest.Tier{Name: plan.TierWorkspace, Config: locked})
 }
 
+// ruled is locked with a gate whose policy allows nothing.
+func ruled(t testing.TB) plan.Config {
+	c := locked(t)
+	c.Net, c.Phases = plan.NetRules, []plan.Phase{phase(t, time.Time{})}
+	return c
+}
+
+func TestRuled_Ports(t *testing.T) {
+	boxtest.RunPorts(t, boxtest.Tier{Name: plan.TierWorkspace, Config: ruled})
+}
+
 // TestMountPoints starts a box on a tree without /proc and similar directories: the mounts of init must leave no trace
 // in the history.
 func TestMountPoints(t *testing.T) {

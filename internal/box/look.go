@@ -24,6 +24,9 @@ import (
 // connectTime bounds a connection to a listener inside. It takes no time unless the listener's queue is full.
 const connectTime = 5 * time.Second
 
+// connectPause is the time between attempts to connect, where a connection cannot wait in the kernel.
+const connectPause = 50 * time.Millisecond
+
 // Processes lists the processes of the box, without init. The processes choose their own names and arguments.
 func (b *Box) Processes(ctx context.Context) (wire.ProcessesResult, error) {
 	var s initlink.Seen
@@ -90,6 +93,21 @@ func (b *Box) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, connectTime+protocol.LookPatience,
 		fault.New(fault.Timeout, "the sandbox does not respond"))
 	defer cancel()
+	for late := time.Now().Add(connectTime); ; {
+		conn, err := b.dialPort(limit, port)
+		if !fault.Is(err, fault.Timeout) || time.Now().After(late) {
+			return conn, err
+		}
+		select { // init does not wait for a server
+		case <-limit.Done():
+			return nil, fault.Wrap(context.Cause(limit), "connect to port %d", port)
+		case <-time.After(connectPause):
+		}
+	}
+}
+
+// dialPort is DialPort without a wait for a server whose queue is full, where a connection cannot wait in the kernel.
+func (b *Box) dialPort(limit context.Context, port int) (net.Conn, error) {
 	conn, err := b.open(limit, protocol.Call{Op: protocol.OpDial, Port: uint16(port)})
 	if err != nil {
 		return nil, err

@@ -92,11 +92,16 @@ func TestPreview(t *testing.T) {
 	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
 		t.Skip("needs python3: it serves")
 	}
-	for name, change := range map[string]func(*plan.Config){"its own network": func(*plan.Config) {},
-		"host's network": func(c *plan.Config) { c.Net = plan.NetHost }} {
+	hosts := func(t testing.TB) plan.Config {
+		c := config(t)
+		c.Net = plan.NetHost
+		return c
+	}
+	for name, config := range map[string]func(testing.TB) plan.Config{"its own network": config,
+		"host's network": hosts, "ports of a locked workspace": ruled} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := (boxtest.Tier{Config: config}).Start(t, change)
+			b := (boxtest.Tier{Config: config}).Start(t)
 			if b.Enforced.State("proc") == plan.Weak {
 				t.Skip("needs own-proc: parts of the outer /proc are masked")
 			}

@@ -35,18 +35,30 @@ type Tier struct {
 func Run(t *testing.T, tier Tier) {
 	rows := slices.Concat(lifetimes, freezes, pauses, insides, confined, refusals)
 	if !tier.Differing || !testing.Short() {
-		rows = slices.Concat(rows, common, terminals, started, kept, traces, programs, looks, selves, accesses, limited,
-			decoys, decoyCalls, denied)
+		rows = slices.Concat(rows, common, terminals, started, kept, traces, programs, looks, ports, selves, accesses,
+			limited, decoys, decoyCalls, denied)
 	}
 	for _, c := range rows {
-		if len(c.only) > 0 && !slices.Contains(c.only, tier.Name) {
-			continue
+		if len(c.only) == 0 || slices.Contains(c.only, tier.Name) {
+			c.start(t, tier)
 		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.run(t, tier)
-		})
 	}
+}
+
+// RunPorts runs the rows about ports for a variant of tier workspace whose ports are not those of the host.
+func RunPorts(t *testing.T, tier Tier) {
+	for _, c := range ports {
+		if !slices.Equal(c.only, hosts) {
+			c.start(t, tier)
+		}
+	}
+}
+
+func (c check) start(t *testing.T, tier Tier) {
+	t.Run(c.name, func(t *testing.T) {
+		t.Parallel()
+		c.run(t, tier)
+	})
 }
 
 // patience is how long a test waits before it reports a hang. It is longer than the slowest machine needs, and shorter

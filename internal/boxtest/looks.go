@@ -3,14 +3,9 @@
 package boxtest
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"io"
-	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,46 +14,6 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
-
-// server listens on an address, and returns each line with a "+" before it. At the end of the input it sends "end" and
-// closes the connection.
-const server = `
-import socket, sys, threading
-s = socket.create_server((sys.argv[1], int(sys.argv[2])), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, dualstack_ipv6=False)
-print("listens on", s.getsockname()[1], flush=True)
-def serve(c):
-    f = c.makefile("rwb")
-    for line in f:
-        f.write(b"+" + line)
-        f.flush()
-    f.write(b"end")
-    f.close()
-    c.close()
-while True:
-    c, _ = s.accept()
-    threading.Thread(target=serve, args=(c,), daemon=True).start()
-`
-
-// listens starts the server and returns its port; end stops it.
-func (b *Box) listens(t *testing.T, addr string, port int) (got int, end func()) {
-	t.Helper()
-	if r := b.Sh(t, "command -v /usr/bin/python3"); r.Exit.Code != 0 {
-		t.Skip("needs python3: it listens")
-	}
-	s := b.Open(t, wire.ExecRequest{Cmd: []string{"/usr/bin/python3", "-u", "-c", server, addr, strconv.Itoa(port)}})
-	st := WaitStarted(t, s)
-	line := WaitOutput(t, s, "\n")
-	if _, err := fmt.Sscanf(line, "listens on %d", &got); err != nil {
-		t.Fatalf("%q: %v", line, err)
-	}
-	return got, func() {
-		t.Helper()
-		if err := b.Signal(t.Context(), st.Exec, "KILL"); err != nil {
-			t.Error(err)
-		}
-		Collect(s)
-	}
-}
 
 // seen returns the process whose arguments contain word.
 func (b *Box) seen(t *testing.T, word string) (found wire.Process, ok bool) {
@@ -95,7 +50,7 @@ func (b *Box) shown(t *testing.T) {
 	}
 }
 
-// looks are the rows about processes and ports.
+// looks are the rows about processes.
 var looks = []check{
 	{"processes are listed", nil, func(t *testing.T, tier Tier) {
 		b := tier.Start(t)
@@ -243,196 +198,4 @@ var looks = []check{
 			t.Error("it runs on")
 		}
 	}},
-	{"ports are listed, and reached, and close", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t)
-		b.shown(t)
-		port, end := b.listens(t, "127.0.0.1", 0)
-		checkPort(t, b, "127.0.0.1", port)
-		end()
-		for range 100 {
-			if r, err := b.Ports(t.Context()); err != nil || len(r.Ports) == 0 {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		if r, err := b.Ports(t.Context()); err != nil || len(r.Ports) != 0 {
-			t.Errorf("%+v, %v", r, err)
-		}
-		if _, err := b.DialPort(t.Context(), port); !fault.Is(err, fault.NotFound) {
-			t.Errorf("one that was closed: %v", err)
-		}
-		for _, port := range []int{0, -1, 65536} {
-			if _, err := b.DialPort(t.Context(), port); !fault.Is(err, fault.Invalid) {
-				t.Errorf("port %d: %v", port, err)
-			}
-		}
-	}},
-	{"ports at other addresses", nil, func(t *testing.T, tier Tier) {
-		for _, addr := range []string{"0.0.0.0", "127.0.0.2", "::1", "::"} {
-			b := tier.Start(t)
-			b.shown(t)
-			if strings.Contains(addr, ":") {
-				if ln, err := net.Listen("tcp", "[::1]:0"); err != nil {
-					t.Logf("needs IPv6: %v", err)
-					continue
-				} else {
-					ln.Close()
-				}
-			}
-			port, end := b.listens(t, addr, 0)
-			checkPort(t, b, addr, port)
-			end()
-		}
-	}},
-	{"ports of a separate network", walled, func(t *testing.T, tier Tier) {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		b := tier.Start(t)
-		port := ln.Addr().(*net.TCPAddr).Port
-		if _, err := b.DialPort(t.Context(), port); !fault.Is(err, fault.NotFound) {
-			t.Errorf("a port of the host: %v", err)
-		}
-		if r := b.Sh(t, "grep -c . /proc/net/if_inet6; head -1 /proc/net/dev >/dev/null"); r.Exit.Code != 0 {
-			t.Logf("%+v", r)
-		}
-		// The same port number is free inside.
-		got, end := b.listens(t, "127.0.0.1", port)
-		defer end()
-		if got != port {
-			t.Errorf("port %d", got)
-		}
-		checkPort(t, b, "127.0.0.1", port)
-	}},
-	{"ports of the host's network", hosts, func(t *testing.T, tier Tier) {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		strange := ln.Addr().(*net.TCPAddr).Port
-		b := tier.Start(t, func(c *plan.Config) { c.Net = plan.NetHost })
-		b.shown(t)
-		if _, err := b.DialPort(t.Context(), strange); !fault.Is(err, fault.NotFound) {
-			t.Errorf("a stranger's: %v", err)
-		}
-		port, end := b.listens(t, "127.0.0.1", 0)
-		defer end()
-		checkPort(t, b, "127.0.0.1", port)
-		r, err := b.Ports(t.Context())
-		if err != nil || slices.ContainsFunc(r.Ports, func(p wire.Port) bool { return p.Port == strange }) {
-			t.Errorf("%+v, %v", r, err)
-		}
-		// While a process of the host has the same port on the usual address.
-		_, end2 := b.listens(t, "127.0.0.3", strange)
-		defer end2()
-		checkPort(t, b, "127.0.0.3", strange)
-	}},
-	{"a listener that accepts no connection", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t)
-		b.shown(t)
-		if r := b.Sh(t, "command -v /usr/bin/python3"); r.Exit.Code != 0 {
-			t.Skip("needs python3: it listens")
-		}
-		s := b.Open(t, wire.ExecRequest{Cmd: []string{"/usr/bin/python3", "-u", "-c", `
-import socket, time
-s = socket.socket()
-s.bind(("127.0.0.1", 0))
-s.listen(0)
-print(s.getsockname()[1], flush=True)
-time.sleep(1000)
-`}})
-		port := atoi(WaitOutput(t, s, "\n"))
-		var open []net.Conn
-		defer func() {
-			for _, c := range open {
-				c.Close()
-			}
-		}()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		for len(open) < 10 {
-			c, err := b.DialPort(ctx, port)
-			if err != nil {
-				if !fault.Is(err, fault.Timeout) {
-					t.Errorf("%v", err)
-				}
-				break
-			}
-			open = append(open, c)
-		}
-		// In tier gvisor a client that meets a full queue gets a SYN cookie, and waits connected.
-		if len(open) == 10 && tier.Name != plan.TierGvisor {
-			t.Error("its queue is never full")
-		}
-		// Meanwhile init is not blocked.
-		if r := b.Sh(t, "echo alive"); r.Stdout != "alive\n" {
-			t.Errorf("%+v", r)
-		}
-	}},
-	{"many connections at once", nil, func(t *testing.T, tier Tier) {
-		b := tier.Start(t)
-		b.shown(t)
-		port, end := b.listens(t, "127.0.0.1", 0)
-		defer end()
-		done := make(chan error)
-		for range 20 {
-			go func() {
-				c, err := b.DialPort(context.Background(), port)
-				if err == nil {
-					_, err = talk(c, "x\n")
-				}
-				done <- err
-			}()
-		}
-		for range 20 {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	}},
-}
-
-// checkPort checks that the port is listed and that its server answers.
-func checkPort(t *testing.T, b *Box, addr string, port int) {
-	t.Helper()
-	r, err := b.Ports(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(r.Ports, func(p wire.Port) bool { return p.Port == port && p.Address == addr })
-	if i < 0 {
-		t.Fatalf("%s:%d is not in %+v", addr, port, r.Ports)
-	}
-	if p := r.Ports[i]; p.PID == 0 || !strings.HasPrefix(p.Program, "python3") {
-		t.Errorf("%+v", p)
-	}
-	conn, err := b.DialPort(t.Context(), port)
-	if err != nil {
-		t.Fatalf("%s:%d: %v", addr, port, err)
-	}
-	if got, err := talk(conn, "one\ntwo\n"); err != nil || got != "+one\n+two\nend" {
-		t.Errorf("%s:%d: %q, %v", addr, port, got, err)
-	}
-}
-
-// talk sends text, closes its half of the connection, and returns what it receives.
-func talk(conn net.Conn, text string) (string, error) {
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(conn, text); err != nil {
-		return "", err
-	}
-	half, ok := conn.(interface{ CloseWrite() error })
-	if !ok {
-		return "", fmt.Errorf("%T has no halves", conn)
-	}
-	if err := half.CloseWrite(); err != nil {
-		return "", err
-	}
-	var b bytes.Buffer
-	_, err := b.ReadFrom(conn)
-	return b.String(), err
 }

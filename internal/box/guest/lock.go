@@ -166,12 +166,12 @@ func makePorts(dir string) error {
 	return fault.Wrap(err, "make the directory of the sandbox's ports")
 }
 
-// internet returns the network of a locked workspace with rules; nil for another.
-func internet(l *plan.Lock) *notify.Inet {
+// internet opens the network of a locked workspace with rules; nil for another.
+func internet(l *plan.Lock) (*notify.Internet, error) {
 	if l.Inet == "" {
-		return nil
+		return nil, nil
 	}
-	return &notify.Inet{Dir: l.Inet, Own: []netip.Addr{link.Box4(), link.Box6()}}
+	return notify.NewInternet(notify.Inet{Dir: l.Inet, Own: []netip.Addr{link.Box4(), link.Box6()}})
 }
 
 // sockets returns the directories in which a locked workspace can connect to Unix sockets.

@@ -24,8 +24,12 @@ type onlooker struct {
 const maxLooks = 64
 
 func (o *onlooker) start(d *daemon) {
+	var net procs.Network
+	if d.inet != nil {
+		net = d.inet
+	}
 	*o = onlooker{
-		link: d.link, view: procs.NewView(d.self, d.pid1 && d.guest.Loopback, d.pid1 && !d.ownProc),
+		link: d.link, view: procs.NewView(d.self, d.pid1 && d.guest.Loopback, d.pid1 && !d.ownProc, net),
 		lists: make(chan initlink.Look, maxLooks), ports: make(chan initlink.Look, maxLooks),
 	}
 	go o.serveLists()

@@ -16,6 +16,7 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/box/execs"
 	"github.com/coppice-dev/coppice/internal/box/initlink"
+	"github.com/coppice-dev/coppice/internal/box/notify"
 	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/refusals"
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -37,7 +38,8 @@ type daemon struct {
 	programs *execs.Recorder   // nil if programs are not recorded
 	refused  *refusals.Summary // nil if refusals are not reported
 	onlooker onlooker
-	held     *heldFiles // nil except in tier gvisor
+	held     *heldFiles       // nil except in tier gvisor
+	inet     *notify.Internet // nil except in a locked workspace with rules; open until this process ends
 
 	commands map[int]bool       // commands that were started and not yet reaped
 	begun    uint64             // number of commands started so far

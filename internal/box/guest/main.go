@@ -256,7 +256,10 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	}
 	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 	if g.Lock != nil {
-		opt.Sockets, opt.Terminals, opt.Inet = sockets(g.Lock), true, internet(g.Lock)
+		if d.inet, err = internet(g.Lock); err != nil {
+			return nil, err
+		}
+		opt.Sockets, opt.Terminals, opt.Inet = sockets(g.Lock), true, d.inet
 	}
 	if d.refused != nil {
 		opt.Refusals, opt.Refused = d.launcher.refusals, d.callRefused

@@ -116,6 +116,7 @@ func (k *keeper) endInit() {
 		_ = k.init.Kill()
 		<-gone
 	}
+	k.closeGate() // which is a child of the keeper too, and records the ends of connections
 	for {
 		err := procs.EndDescendants(unendedPatience, nil)
 		if err == nil {

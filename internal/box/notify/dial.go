@@ -100,7 +100,7 @@ func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.A
 
 // nowhere reports whether no datagram can be sent to an address. Resolvers connect sockets to such only to see which
 // address of the sandbox is used.
-func (n *internet) nowhere(to netip.AddrPort) bool {
+func (n *Internet) nowhere(to netip.AddrPort) bool {
 	return to.Port() == 0 || n.local(to.Addr()) && to.Port() != dns
 }
 

@@ -19,7 +19,8 @@
 // begun; see execute.go.
 //
 // Internet. Callers that have no sockets of the Internet get Unix sockets for them, which are connected here to an
-// entrance outside or to the sandbox's own ports; see internet.go.
+// entrance outside or to the sandbox's own ports; see internet.go. Init lists these ports and connects to them; see
+// inward.go.
 //
 // Refusals. Calls that the filter refuses and that must be reported (seccomp.Options.Report) are refused here: with the
 // error that the filter would have returned, and without reading the memory to which arguments point.

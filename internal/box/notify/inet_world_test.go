@@ -65,10 +65,15 @@ func beInet() int {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	served := make(chan error, 1)
+	inet, err := NewInternet(Inet{Dir: c.Inet,
+		Own: []netip.Addr{netip.MustParseAddr("192.0.0.2"), netip.MustParseAddr("fdc0::2")}})
+	if err != nil {
+		return complain("%v", err)
+	}
+	defer inet.Close()
 	go func() {
 		served <- Serve(ctx, os.NewFile(uintptr(<-installed), "listener"), Options{
-			Sockets: []string{c.Work}, Terminals: true, Refusals: seccomp.RefusalsOf(refusedInet),
-			Inet: &Inet{Dir: c.Inet, Own: []netip.Addr{netip.MustParseAddr("192.0.0.2"), netip.MustParseAddr("fdc0::2")}},
+			Sockets: []string{c.Work}, Terminals: true, Refusals: seccomp.RefusalsOf(refusedInet), Inet: inet,
 		})
 	}()
 	if err := <-started; err != nil {

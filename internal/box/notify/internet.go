@@ -43,9 +43,10 @@ const (
 	leastDescriptors = 1024
 )
 
-// internet is the state of an Inet.
-type internet struct {
-	dir   string // the directory, by a descriptor, with a slash
+// Internet is an Inet that Options.Inet serves. Its exported methods are safe for concurrent use.
+type Internet struct {
+	file  *os.File // the directory
+	dir   string   // its path by the descriptor, with a slash
 	own   []netip.Addr
 	names names
 	kept  *kept
@@ -59,32 +60,35 @@ type internet struct {
 	accepting  [32]sync.Mutex // held during accept(2), by the socket's inode
 }
 
-// newInternet opens i. The result is closed by closing file.
-func newInternet(i *Inet) (n *internet, file *os.File, err error) {
+// NewInternet opens the directory of i, for one Serve. The caller must call Close after that.
+func NewInternet(i Inet) (*Internet, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return nil, nil, fault.Wrap(err, "get the limit of descriptors")
+		return nil, fault.Wrap(err, "get the limit of descriptors")
 	}
 	if l.Cur < leastDescriptors {
-		return nil, nil, fault.New(fault.Unsupported, "cannot apply network rules with at most %d descriptors", l.Cur).
+		return nil, fault.New(fault.Unsupported, "cannot apply network rules with at most %d descriptors", l.Cur).
 			WithHint("raise the limit of the daemon to %d: ulimit -n %[1]d", leastDescriptors)
 	}
 	share := func(most int, of uint64) int { return int(min(uint64(most), l.Cur/of)) }
 	fd, err := openat(unix.AT_FDCWD, i.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
-		return nil, nil, fault.Wrap(err, "open the directory of the network")
+		return nil, fault.Wrap(err, "open the directory of the network")
 	}
-	return &internet{dir: byFD(fd) + "/", own: i.Own, kept: newKept(share(maxKept, 4)),
-		brief: make(chan struct{}, share(maxBrief, 32)), waiting: make(chan struct{}, share(maxWaiting, 32)),
-		connecting: make(chan struct{}, share(maxConnecting, 16))}, os.NewFile(uintptr(fd), i.Dir), nil
+	return &Internet{file: os.NewFile(uintptr(fd), i.Dir), dir: byFD(fd) + "/", own: i.Own,
+		kept: newKept(share(maxKept, 4)), brief: make(chan struct{}, share(maxBrief, 32)),
+		waiting: make(chan struct{}, share(maxWaiting, 32)), connecting: make(chan struct{}, share(maxConnecting, 16))}, nil
 }
+
+// Close closes the directory.
+func (n *Internet) Close() error { return n.file.Close() }
 
 // forIPv6 ends the name of a port of IPv6. A server may have one socket for each family, which the kernel allows with
 // IPV6_V6ONLY.
 const forIPv6 = ".6"
 
 // port is the path of one of the sandbox's own ports, at an address of it.
-func (n *internet) port(at netip.AddrPort) string {
+func (n *Internet) port(at netip.AddrPort) string {
 	path := n.dir + InetPorts + "/" + strconv.Itoa(int(at.Port()))
 	if !at.Addr().Unmap().Is4() {
 		path += forIPv6
@@ -93,7 +97,7 @@ func (n *internet) port(at netip.AddrPort) string {
 }
 
 // local reports whether an address is one of the sandbox itself. All of them are the same.
-func (n *internet) local(a netip.Addr) bool {
+func (n *Internet) local(a netip.Addr) bool {
 	a = a.Unmap()
 	if a.IsLoopback() || a.IsUnspecified() {
 		return true
@@ -107,7 +111,7 @@ func (n *internet) local(a netip.Addr) bool {
 }
 
 // source is the address from which a connection to an address comes.
-func (n *internet) source(to netip.Addr) netip.Addr {
+func (n *Internet) source(to netip.Addr) netip.Addr {
 	a := to.Unmap()
 	for _, own := range n.own {
 		if !n.local(a) && own.Is4() == a.Is4() {
@@ -158,11 +162,8 @@ func (s *server) inetCall(c caller) (func(), bool) {
 	}, ok
 }
 
-// reply answers a call that was received earlier, unless it was answered already.
+// reply answers a call that was received earlier.
 func (s *server) reply(c caller, v verdict) {
-	if v.given {
-		return
-	}
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
 	s.answer(c.id, v)

@@ -154,6 +154,22 @@ func (k *kept) bound(inode uint64, port uint16) {
 	}
 }
 
+// listening returns the ports of the sockets that listen on one, by inode.
+func (k *kept) listening() map[uint64]uint16 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ports := map[uint64]uint16{}
+	for inode, one := range k.all {
+		if one.port == 0 {
+			continue
+		}
+		if on, err := unix.GetsockoptInt(one.fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && on == 1 {
+			ports[inode] = one.port
+		}
+	}
+	return ports
+}
+
 // drop closes the duplicate of a socket.
 func (k *kept) drop(inode uint64) {
 	k.mu.Lock()

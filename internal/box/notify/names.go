@@ -101,7 +101,7 @@ func (s *server) endpoint(socket int) (inode uint64, e endpoint, ok bool) {
 }
 
 // number returns the port of which a path is.
-func (n *internet) number(path []byte) (uint16, bool) {
+func (n *Internet) number(path []byte) (uint16, bool) {
 	rest, ok := strings.CutPrefix(string(path), n.dir+InetPorts+"/")
 	number, err := strconv.ParseUint(strings.TrimSuffix(rest, forIPv6), 10, 16)
 	return uint16(number), ok && err == nil

@@ -73,7 +73,7 @@ func (s *server) take(socket int, e endpoint, at netip.AddrPort) error {
 }
 
 // bind binds a socket to a port. The file of a socket that is closed stays, and its port is free.
-func (n *internet) bind(socket int, at netip.AddrPort) error {
+func (n *Internet) bind(socket int, at netip.AddrPort) error {
 	n.taking.Lock()
 	defer n.taking.Unlock()
 	path := n.port(at)
@@ -92,7 +92,7 @@ func (n *internet) bind(socket int, at netip.AddrPort) error {
 
 // used reports whether a path is that of an open socket. The kernel compares the kinds of both sockets before it
 // connects anything (unix_find_bsd in net/unix/af_unix.c), so that a listener notices nothing.
-func (n *internet) used(path string) (bool, error) {
+func (n *Internet) used(path string) (bool, error) {
 	probe, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false, err
@@ -103,7 +103,7 @@ func (n *internet) used(path string) (bool, error) {
 }
 
 // bindAny binds a socket to a port that is free.
-func (n *internet) bindAny(socket int, to netip.Addr) (netip.AddrPort, error) {
+func (n *Internet) bindAny(socket int, to netip.Addr) (netip.AddrPort, error) {
 	for range maxTried {
 		at := netip.AddrPortFrom(to, n.free())
 		err := n.bind(socket, at)
@@ -115,7 +115,7 @@ func (n *internet) bindAny(socket int, to netip.Addr) (netip.AddrPort, error) {
 }
 
 // free returns the port that is tried next.
-func (n *internet) free() uint16 {
+func (n *Internet) free() uint16 {
 	n.taking.Lock()
 	defer n.taking.Unlock()
 	if n.last < firstFree || n.last >= lastFree {

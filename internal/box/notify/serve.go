@@ -47,7 +47,7 @@ type Options struct {
 	Sockets []string
 	// Inet makes and connects sockets for callers that have no sockets of the Internet, with the filter of
 	// seccomp.NotifyOptions.Inet. If it is nil, such calls are not expected.
-	Inet *Inet
+	Inet *Internet
 	// Terminals opens for callers the slaves of the pseudo terminals that they have made.
 	Terminals bool
 	// Report is called for promotions, possibly from several goroutines at once, and must not block. It may be nil.
@@ -107,14 +107,9 @@ func Serve(ctx context.Context, file *os.File, opt Options) error {
 	if err != nil {
 		return err
 	}
-	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc,
+	s := &server{listener: listener{int(file.Fd())}, opt: opt, ownProc: ownProc, inet: opt.Inet,
 		connecting: make(chan struct{}, maxConnecting), ctx: ctx}
-	if opt.Inet != nil {
-		var dir *os.File
-		if s.inet, dir, err = newInternet(opt.Inet); err != nil {
-			return err
-		}
-		defer dir.Close()
+	if s.inet != nil {
 		s.connecting = s.inet.connecting
 	}
 	defer runtime.KeepAlive(file) // its finalizer would close it
@@ -194,7 +189,7 @@ type server struct {
 	ownProc bool // whether /proc shows the callers' pid namespace
 	slow    sync.WaitGroup
 
-	inet       *internet // nil without Options.Inet
+	inet       *Internet // nil without Options.Inet
 	ctx        context.Context
 	connecting chan struct{} // a token for each connect(2) in progress
 	trying     sync.Mutex    // held while a rename is considered; locked after Options.Lock

@@ -80,19 +80,18 @@ func (s *server) make(e endpoint, flags int) (inode uint64, err error) {
 	return inode, err
 }
 
-// hand gives a socket to the caller, closes it here, and answers the call with its number.
+// hand gives a socket to the caller, closes it here, and returns its number as the answer. The answer comes later, when
+// the calling function has closed its duplicates too: the port of one must be free when the caller has closed it.
 func (s *server) hand(c caller, socket int, a addition) verdict {
+	defer unix.Close(socket)
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
 	a.id, a.from = c.id, uint32(socket)
 	number, err := s.add(a)
-	unix.Close(socket)
 	if err != nil {
-		s.answer(c.id, fail(err))
-	} else {
-		s.answer(c.id, verdict{value: number})
+		return fail(err)
 	}
-	return verdict{given: true}
+	return verdict{value: number}
 }
 
 // renew replaces the caller's socket by one that is not connected yet, and returns a duplicate of the latter. Other

@@ -15,6 +15,9 @@ import (
 // Dial starts to connect to a port of the sandbox and returns the socket, which the caller closes.
 // The connection may not be complete: waiting for it is left to the receiver of the socket.
 func (v *View) Dial(port uint16) (int, error) {
+	if v.net != nil {
+		return v.net.Dial(port)
+	}
 	if v.ownNet {
 		// Every listener belongs to the sandbox, and most listen on these addresses. Reading the kernel's lists takes
 		// milliseconds.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -29,8 +30,8 @@ const (
 
 // Ports lists the listening TCP sockets of the sandbox on one port, or on all ports if port is 0.
 func (v *View) Ports(port uint16) (initlink.Seen, error) {
-	s := initlink.Seen{Shared: !v.ownNet}
-	all, err := listeners(port)
+	s := initlink.Seen{Shared: v.SharesNet()}
+	all, err := v.listeners(port)
 	if err != nil || len(all) == 0 {
 		return s, err
 	}
@@ -40,8 +41,8 @@ func (v *View) Ports(port uint16) (initlink.Seen, error) {
 	}
 	for _, l := range all {
 		pid := held[l.Inode]
-		if pid == 0 && s.Shared {
-			continue // belongs to a process of the host
+		if pid == 0 && !v.ownNet {
+			continue // belongs to a process of the host, or was closed
 		}
 		s.Ports = append(s.Ports, initlink.Port{Addr: l.Addr, Inode: l.Inode, PID: pid})
 	}
@@ -59,6 +60,20 @@ func (v *View) Ports(port uint16) (initlink.Seen, error) {
 		}
 	}
 	return s, nil
+}
+
+// listeners returns the listening sockets of v.net, or of the kernel's network, on one port, or on all ports if port is
+// 0.
+func (v *View) listeners(port uint16) (all []sockets.Listener, err error) {
+	if v.net == nil {
+		return listeners(port)
+	}
+	v.net.Listening(func(at netip.AddrPort, inode uint64) {
+		if port == 0 || at.Port() == port {
+			all = append(all, sockets.Listener{Addr: at, Inode: inode})
+		}
+	})
+	return all, nil
 }
 
 // listeners reads the listening sockets of this process's network namespace on one port, or on all ports if port is 0.

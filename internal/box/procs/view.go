@@ -4,6 +4,7 @@ package procs
 
 import (
 	"errors"
+	"net/netip"
 	"strconv"
 	"syscall"
 
@@ -19,18 +20,28 @@ type View struct {
 	self   int  // the pid of init if it is not PID 1
 	ownNet bool // whether the network namespace is the sandbox's own
 	blind  bool // whether /proc lacks the sandbox's processes
+	net    Network
 	args   *argReader
+}
+
+// Network has the listening TCP sockets of a sandbox that are none to the kernel.
+type Network interface {
+	// Listening calls each for each listening socket, perhaps also for one that no process has open any more.
+	Listening(each func(at netip.AddrPort, inode uint64))
+	// Dial is View.Dial. It returns Timeout instead of a socket whose connection would have to wait.
+	Dial(port uint16) (int, error)
 }
 
 // NewView returns the view of a sandbox whose processes are the descendants of process self, or all others in /proc if
 // self is 0. ownNet says that the sandbox has its own network namespace, and blind that /proc does not show its
-// processes. NewView starts a goroutine that runs until this process ends.
-func NewView(self int, ownNet, blind bool) *View {
-	return &View{self: self, ownNet: ownNet, blind: blind, args: newArgReader()}
+// processes. A net that is not nil takes the place of the kernel's network. NewView starts a goroutine that runs until
+// this process ends.
+func NewView(self int, ownNet, blind bool, net Network) *View {
+	return &View{self: self, ownNet: ownNet, blind: blind, net: net, args: newArgReader()}
 }
 
 // SharesNet reports whether the sandbox shares the network of the host.
-func (v *View) SharesNet() bool { return !v.ownNet }
+func (v *View) SharesNet() bool { return !v.ownNet && v.net == nil }
 
 // Signal sends a signal to one process of the sandbox, as l specifies. The pidfd refers to the process that had the pid
 // when it was opened. While that process exists, whatever /proc shows for the pid is about it.
