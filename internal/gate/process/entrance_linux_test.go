@@ -129,7 +129,7 @@ func TestGateProgram_ClosesEntrance(t *testing.T) {
 	host, port := echoOutside(t)
 	c, p, dir := entry(t, said(t, net.JoinHostPort(host, port)))
 	const open = 20
-	var conns []*net.UnixConn
+	var conns []net.Conn
 	for range open {
 		conn, err := c.Dial("tcp", net.JoinHostPort(host, port))
 		if err != nil {
