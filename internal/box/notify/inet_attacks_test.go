@@ -92,7 +92,7 @@ while time.monotonic() < end:
 import array
 def write(s):
     r, w = os.pipe()
-    head = struct.pack('>BBH', 1, 0, TARGET) + b'\0' * 10 + b'\xff\xff' + bytes([127, 0, 0, 1])
+    head = struct.pack('>BBH', 2, 0, TARGET) + b'\0' * 10 + b'\xff\xff' + bytes([127, 0, 0, 1, 0, 0])
     while True:
         try: s.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [w]))], socket.MSG_DONTWAIT); return
         except OSError as e:

@@ -183,7 +183,10 @@ s.send(b'one'); s.send(b'three'); want(s.recv(100), b'one'); want(s.recvfrom(100
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 want(s.sendto(b'to', ('203.0.113.5', 7)), 2); want(s.recvfrom(1), (b't', ('203.0.113.5', 7)))
 want(s.sendto(b'x' * 60000, ('203.0.113.5', 7)), 60000); want(s.recvfrom(65536)[0], b'x' * 60000)
-fails(errno.EISCONN, lambda: s.sendto(b'to', ('203.0.113.6', 7)))
+fails(errno.EHOSTUNREACH, lambda: s.sendto(b'to', ('203.0.113.6', 7))); fails(errno.ENOTCONN, s.getpeername)
+s.connect(('203.0.113.5', 7)); fails(errno.EISCONN, lambda: s.sendto(b'to', ('203.0.113.6', 7)))
+fails(errno.EMSGSIZE, lambda: s.sendto(b'x' * 65508, ('203.0.113.5', 7)))
+fails(errno.EINVAL, lambda: s.sendto(b'x', ('203.0.113.5', 0)))
 fails(errno.ECONNREFUSED, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)))
 s.connect(('127.0.0.1', 9)); fails(errno.EHOSTUNREACH, lambda: s.connect(('203.0.113.9', 9))) # again
 s.connect(('203.0.113.5', 7)); s.send(b'again'); want(s.recv(9), b'again'); want(os.get_inheritable(s.fileno()), False)

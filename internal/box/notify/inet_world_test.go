@@ -237,16 +237,21 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	b, oob := make([]byte, ask.HeaderSize), make([]byte, 64)
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
-	asked, perr := ask.ParseHeader(b[:n])
+	asked, _, perr := ask.ParseHeader(b[:n])
 	if err != nil || perr != nil || len(messages) != 1 {
 		return
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
+	if err != nil || len(fds) < 1 || packet != (len(fds) == 2) {
 		return
 	}
 	status := os.NewFile(uintptr(fds[0]), "status")
 	defer status.Close()
+	var far *os.File
+	if packet {
+		far = os.NewFile(uintptr(fds[1]), "far end")
+		defer far.Close()
+	}
 	to := asked.String()
 	e.mu.Lock()
 	e.asked[to]++
@@ -299,8 +304,7 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	defer out.Close()
 	_ = c.SetReadDeadline(time.Time{})
 	if packet {
-		go relay(c, out)
-		relay(out, c)
+		relay(c, far, out)
 		return
 	}
 	var both sync.WaitGroup
@@ -313,19 +317,62 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	both.Wait()
 }
 
-// relay transports datagrams until one end is closed.
-func relay(to, from net.Conn) {
-	defer to.Close()
-	b := make([]byte, maxDatagram)
-	for {
-		n, err := from.Read(b)
-		if err != nil || n == 0 {
-			return
+// relay transports datagrams until a session ends, and then what is queued.
+func relay(session *net.UnixConn, far *os.File, out net.Conn) {
+	end, err := net.FileConn(far)
+	if err != nil {
+		return
+	}
+	far.Close()
+	defer end.Close()
+	var down, watch sync.WaitGroup
+	down.Go(func() {
+		b := make([]byte, maxDatagram)
+		for {
+			n, err := out.Read(b)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_ = sendNow(end, b[:n])
+			}
 		}
-		if _, err := to.Write(b[:n]); err != nil {
-			return
+	})
+	watch.Go(func() {
+		_, _ = session.Read(make([]byte, 1))
+		_ = end.SetReadDeadline(time.Unix(1, 0))
+	})
+	raw, err := end.(*net.UnixConn).SyscallConn()
+	b := make([]byte, maxDatagram)
+	for err == nil {
+		var n int
+		if n, err = end.Read(b); err == nil {
+			_, _ = out.Write(b[:n])
 		}
 	}
+	for errors.Is(err, os.ErrDeadlineExceeded) {
+		var n int
+		var failed error
+		if raw.Control(func(fd uintptr) { n, _, failed = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT) }) != nil ||
+			failed != nil || n == 0 {
+			break
+		}
+		_, _ = out.Write(b[:n])
+	}
+	out.Close()
+	down.Wait()
+	end.Close()
+	_ = session.SetReadDeadline(time.Unix(1, 0))
+	watch.Wait()
+}
+
+// sendNow sends a message, if there is room.
+func sendNow(c net.Conn, b []byte) error {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = unix.Send(int(fd), b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) })
+	}
+	return err
 }
 
 // run runs a program in the sandbox, and returns its output.
