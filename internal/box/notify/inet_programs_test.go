@@ -402,14 +402,27 @@ func beInetGo() int {
 		}
 	}
 	p, err := net.ListenPacket("udp4", ":0")
-	if err == nil {
-		_, err = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.5:7")))
-	}
 	if err != nil {
 		return complain("%v", err)
 	}
-	if _, from, err := p.ReadFrom(make([]byte, 1)); err != nil || from.String() != "203.0.113.5:7" {
-		return complain("udp: %v %v", from, err)
+	for range 10 {
+		err := p.SetDeadline(time.Now().Add(time.Minute))
+		if err == nil {
+			_, err = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.5:7")))
+		}
+		if err != nil {
+			return complain("%v", err)
+		}
+		if _, from, err := p.ReadFrom(make([]byte, 1)); err != nil || from.String() != "203.0.113.5:7" {
+			return complain("udp: %v %v", from, err)
+		}
+		if err := p.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+			return complain("%v", err)
+		}
+		if _, from, err := p.ReadFrom(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return complain("udp: %v %v", from, err)
+		}
+		_, _ = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.9:7"))) // no such host
 	}
 	fmt.Println("ok")
 	return 0
