@@ -34,8 +34,8 @@ func (s *server) retarget(c caller, socket int, inode uint64, to netip.AddrPort)
 	return verdict{errno: s.aim(w, f, socket, inode, to, true)}
 }
 
-// aim gives a socket for UDP another peer. Answers of the earlier one that the caller has not received are lost, so that
-// recvfrom never says that they are the new one's. The calling function has the turn.
+// aim gives a socket for UDP another peer. Answers of the earlier one that the caller has not received are lost, so
+// that recvfrom never says that they are the new one's. The calling function has the turn.
 func (s *server) aim(w *waiting, f *flow, socket int, inode uint64, to netip.AddrPort, connected bool) unix.Errno {
 	errno := f.part(w)
 	if errno != 0 {

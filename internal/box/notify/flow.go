@@ -19,10 +19,11 @@ import (
 // entrance uses the far end too, in a session (package ask). What is sent while there is none is dropped: the kernel
 // would have refused it.
 //
-//	no session  a filter on the far end drops each datagram before it is queued
-//	open        the entrance reads the far end; datagrams are queued
-//	ending      the filter is back; the entrance sends on what was queued and closes its end of control
-//	closed      the far end is closed, and the socket hung up: for good
+//	idle    a filter on the far end drops each datagram before it is queued
+//	asking  the same; the entrance has not answered yet
+//	open    datagrams are queued, and the entrance reads them
+//	ending  the filter is back; the entrance sends on what was queued, and closes its end of control
+//	closed  the far end is closed, and the socket hung up: for good
 //
 // So each datagram goes to the peer that the socket had when it was sent, or nowhere.
 
@@ -33,10 +34,21 @@ type flow struct {
 	turn chan struct{}
 
 	mu      sync.Mutex // held while the descriptors are used, but for no call that waits
-	far     int        // guarded by mu; -1 when it is closed
-	control *os.File   // the session's connection to the entrance; guarded by mu, nil without a session
-	open    bool       // guarded by mu; true from the entrance's status until this process ends the session
+	state   flowState  // guarded by mu
+	far     int        // guarded by mu; -1 when closed
+	control *os.File   // the session's connection to the entrance; guarded by mu, nil when idle or closed
 }
+
+type flowState int
+
+// The states of a flow.
+const (
+	flowIdle flowState = iota
+	flowAsking
+	flowOpen
+	flowEnding
+	flowClosed
+)
 
 // partPatience bounds the wait for the entrance's end of a session, and for its status. It takes no longer than the
 // entrance is busy: only one that does not run at all is late.
@@ -82,21 +94,21 @@ func (f *flow) closeLocked() {
 	if f.control != nil {
 		f.control.Close()
 	}
-	f.far, f.control, f.open = -1, nil, false
+	f.state, f.far, f.control = flowClosed, -1, nil
 }
 
 // use calls do with mu held, unless the flow is closed.
 func (f *flow) use(do func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.far < 0 {
+	if f.state == flowClosed {
 		return unix.ECONNREFUSED
 	}
 	return do()
 }
 
-// rename calls do while no other call receives or changes the name of the peer: a datagram has the name that the peer has
-// when it is received.
+// rename calls do while no other call receives or changes the name of the peer: a datagram has the name that the peer
+// has when it is received.
 func (f *flow) rename(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,10 +120,18 @@ func (f *flow) rename(do func()) {
 func (f *flow) inSession() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.open && hungUp(f.control) {
+	switch {
+	case f.state == flowOpen && hungUp(f.control):
 		f.closeLocked()
+	case f.state == flowEnding && hungUp(f.control):
+		f.idleLocked()
 	}
 	return f.control != nil
+}
+
+func (f *flow) idleLocked() {
+	f.control.Close()
+	f.state, f.control = flowIdle, nil
 }
 
 // hungUp reports whether the other end of a socket has ended.
@@ -157,20 +177,25 @@ func (f *flow) tryTake() bool {
 	}
 }
 
-// part ends the session, if there is one: when it returns without an error, the entrance has sent on what was queued, and
-// does not use the far end any more. If the entrance does not say so in time, the flow is closed. If the caller has died,
-// the next call waits on. The calling function has the turn.
+// part ends the session, if there is one: when it returns without an error, the entrance has sent on what was queued,
+// and does not use the far end any more. If the entrance does not say so in time, the flow is closed. If the caller has
+// died, the next call waits on. The calling function has the turn.
 func (f *flow) part(w *waiting) unix.Errno {
-	if !f.inSession() {
-		return 0
-	}
 	var control *os.File
-	if err := f.use(func() error {
-		f.open, control = false, f.control
-		return errors.Join(f.mute(), shutdownWrite(control))
-	}); err != nil {
-		f.close()
-		return unix.ECONNREFUSED
+	if f.inSession() {
+		if err := f.use(func() error {
+			if control = f.control; control == nil {
+				return nil // it has ended
+			}
+			f.state = flowEnding
+			return errors.Join(f.mute(), shutdownWrite(control))
+		}); err != nil {
+			f.close()
+			return unix.ECONNREFUSED
+		}
+	}
+	if control == nil {
+		return 0
 	}
 	for {
 		_ = control.SetReadDeadline(w.next())
@@ -187,9 +212,8 @@ func (f *flow) part(w *waiting) unix.Errno {
 		}
 	}
 	return errnoOf(f.use(func() error {
-		if f.control != nil {
-			f.control.Close()
-			f.control = nil
+		if f.state == flowEnding {
+			f.idleLocked()
 		}
 		return nil
 	}))
@@ -220,7 +244,7 @@ func (s *server) meet(w *waiting, f *flow, to netip.AddrPort, from uint16) unix.
 	if err := f.use(func() (err error) {
 		discard(f.far) // a sender may have been between the filter and the queue
 		if status, err = requestDial(control, ask.Header(to, from), f.far); err == nil {
-			f.control = os.NewFile(uintptr(control), "session")
+			f.state, f.control = flowAsking, os.NewFile(uintptr(control), "session")
 		}
 		return err
 	}); err != nil {
@@ -229,18 +253,20 @@ func (s *server) meet(w *waiting, f *flow, to netip.AddrPort, from uint16) unix.
 	}
 	pipe := os.NewFile(uintptr(status), "status of a session")
 	defer pipe.Close()
-	answer, errno := answered(w, pipe)
-	if errno == 0 && answer == 0 {
+	var failed unix.Errno
+	switch answer, errno := answered(w, pipe); {
+	case errno != 0:
+		failed = refusal(errno)
+	case answer != 0:
+		failed = answer
+	default:
 		return errnoOf(f.use(func() error {
-			f.open = true
+			f.state = flowOpen
 			return f.unmute()
 		}))
 	}
 	f.part(w)
-	if errno == 0 {
-		return answer
-	}
-	return refusal(errno)
+	return failed
 }
 
 // refusal returns the error of a call whose wait for the entrance has failed: ESRCH if its caller is gone.

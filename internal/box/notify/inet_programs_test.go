@@ -20,8 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inetPrograms are scripts of ordinary programs in a sandbox whose network is 203.0.113.5: port 80 serves HTTP, 7 echoes
-// TCP and UDP, 81 refuses, 82 never answers, and 53 is a resolver. Python scripts begin with inetPrelude and print ok.
+// inetPrograms are scripts of ordinary programs in a sandbox whose network is 203.0.113.5: port 80 serves HTTP, 7
+// echoes TCP and UDP, 81 refuses, 82 never answers, and 53 is a resolver. Python scripts begin with inetPrelude and
+// print ok.
 var inetPrograms = []struct{ name, tool, script string }{
 	{"own http server", "python3", `
 import http.server, threading, urllib.request

@@ -246,9 +246,7 @@ func TestInet_ServesDatagrams(t *testing.T) {
 						t.Errorf("host %s has %q, want %q", name, got, host.want)
 					}
 				}
-				if n := e.sessions(); n > 0 {
-					t.Errorf("%d sessions are left", n)
-				}
+				e.awaitNoSession()
 			})
 		}
 	}
@@ -307,11 +305,7 @@ open('ready', 'w').close(); got = s.recv(9), n.recv(9); f = open('over.tmp', 'w'
 			if got := awaitFile(t, filepath.Join(e.work, "over")); got != "(b'', b'')" {
 				t.Errorf("the sandbox receives %s", got)
 			}
-			for late := time.Now().Add(time.Minute); e.sessions() > 0; time.Sleep(10 * time.Millisecond) {
-				if time.Now().After(late) {
-					t.Fatalf("%d sessions are left", e.sessions())
-				}
-			}
+			e.awaitNoSession()
 		})
 	}
 }

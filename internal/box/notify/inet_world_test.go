@@ -240,11 +240,19 @@ func (e *entrance) wanted(address string) int {
 	return e.asked[address]
 }
 
-// sessions returns the number of sessions for UDP.
-func (e *entrance) sessions() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.live)
+// awaitNoSession waits until all sessions for UDP have ended.
+func (e *entrance) awaitNoSession() {
+	left := func() int {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.live)
+	}
+	for late := time.Now().Add(time.Minute); left() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(late) {
+			e.t.Errorf("%d sessions are left", left())
+			return
+		}
+	}
 }
 
 // kill ends the entrance as a SIGKILL does.
@@ -311,12 +319,7 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 		}
 		errno, err = 0, nil
 	case at == "until no session":
-		for late := time.Now().Add(time.Minute); e.sessions() > 0; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(late) {
-				e.t.Errorf("%d sessions are left", e.sessions())
-				break
-			}
-		}
+		e.awaitNoSession()
 		errno, err = 0, nil
 	case at == "death":
 		e.kill()

@@ -16,10 +16,10 @@ import (
 
 // A caller under a filter with seccomp.NotifyOptions.Inet never holds a socket of the Internet. What it gets for one is
 // a Unix socket that this process has made: SOCK_STREAM for TCP, and for UDP one end of a pair of SOCK_SEQPACKET, which
-// keeps the bounds of messages and, unlike SOCK_DGRAM, cannot be used to send to the name of another socket. This process
-// connects it to an entrance outside, which dials, or to another such socket of the sandbox; for UDP, it passes the other
-// end of the pair to the entrance (flow.go). The callers see addresses of the Internet for it; no decision about what is
-// reachable depends on them.
+// keeps the bounds of messages and, unlike SOCK_DGRAM, cannot be used to send to the name of another socket. This
+// process connects it to an entrance outside, which dials, or to another such socket of the sandbox; for UDP, it passes
+// the other end of the pair to the entrance (flow.go). The callers see addresses of the Internet for it; no decision
+// about what is reachable depends on them.
 
 // Inet is the Internet of callers without sockets of it.
 type Inet struct {
@@ -36,8 +36,8 @@ type Inet struct {
 const InetPorts = "ports"
 
 // Bounds on the calls that are served at a time. With the sockets that are kept, which have at most three eighths, and
-// the calls of connect(2), which have at most three descriptors each besides those, they use no more than three quarters
-// of the descriptors of this process, if it has leastDescriptors.
+// the calls of connect(2), which have at most three descriptors each besides those, they use no more than three
+// quarters of the descriptors of this process, if it has leastDescriptors.
 const (
 	maxBrief   = 64  // calls that do not wait; each has at most three descriptors
 	maxWaiting = 128 // calls that wait for a peer, or for room; each has at most three

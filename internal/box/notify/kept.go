@@ -19,8 +19,8 @@ import (
 // engines refuse pidfd_getfd(2), so that a caller's own descriptor cannot be had; but its number leads to the inode
 // (proc_pid_fd(5)). The duplicate of a socket for TCP is closed once the socket is connected, so that its peer notices
 // when the sandbox closes it. Those of other sockets that the sandbox has closed are found by looking for them. A
-// duplicate that is closed too early costs its owner no more than the names of that socket; one for UDP without a session
-// is hung up.
+// duplicate that is closed too early costs its owner no more than the names of that socket; one for UDP without a
+// session is hung up.
 type kept struct {
 	max int // descriptors
 

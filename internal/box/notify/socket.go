@@ -97,8 +97,8 @@ func (s *server) hand(c caller, socket int, a addition) verdict {
 	return verdict{given: true}
 }
 
-// renew replaces the caller's socket for TCP by one that is not connected yet, and returns a duplicate of the latter. Other
-// duplicates of the old one stay what they are.
+// renew replaces the caller's socket for TCP by one that is not connected yet, and returns a duplicate of the latter.
+// Other duplicates of the old one stay what they are.
 func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 	flags, err := unix.FcntlInt(uintptr(old), unix.F_GETFL, 0)
 	if err != nil {

@@ -88,8 +88,8 @@ func (c caller) signalled() unix.Errno {
 	return 0
 }
 
-// attempt carries out a call that waits for a socket until poll(2) returns one of some events. try must not block; EAGAIN
-// lets the caller wait, unless its socket does not.
+// attempt carries out a call that waits for a socket until poll(2) returns one of some events. try must not block;
+// EAGAIN lets the caller wait, unless its socket does not.
 func (s *server) attempt(c caller, socket int, events int16, try func() error) error {
 	err := try()
 	if !errors.Is(err, unix.EAGAIN) {

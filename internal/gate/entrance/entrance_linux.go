@@ -203,7 +203,7 @@ func (e *Entrance) serve(s *session, k kind) {
 	if !e.add(s) {
 		e.asking.give()
 		k.room.give()
-		s.Close()
+		s.end()
 		return
 	}
 	defer e.remove(s)
@@ -232,7 +232,7 @@ func (e *Entrance) add(s *session) bool {
 }
 
 func (e *Entrance) remove(s *session) {
-	s.Close()
+	s.end()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.open, s)

@@ -513,8 +513,8 @@ func TestConnections_AreBounded(t *testing.T) {
 	}
 }
 
-// TestClose_EndsEverything checks that Close returns and leaves nothing, whatever is in progress. It is not parallel: it
-// looks at all goroutines of the process.
+// TestClose_EndsEverything checks that Close returns and leaves nothing, whatever is in progress. It is not parallel:
+// it looks at all goroutines of the process.
 func TestClose_EndsEverything(t *testing.T) {
 	hosts := toServer(t, echo)
 	before := openFiles(t)

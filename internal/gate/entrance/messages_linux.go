@@ -66,8 +66,8 @@ func mostOf(to netip.AddrPort) int {
 	return link.PairMTU - header.IPv6MinimumSize - header.UDPMinimumSize
 }
 
-// send sends each message of the sandbox as a datagram, until the sandbox closes its end. At the read deadline of far it
-// sends those that are queued: a session ends only then. Longer ones than most are lost.
+// send sends each message of the sandbox as a datagram, until the sandbox closes its end. At the read deadline of far
+// it sends those that are queued: a session ends only then. Longer ones than most are lost.
 func send(in *gonet.UDPConn, far syscall.RawConn, most int) {
 	buf := make([]byte, limit.Datagram)
 	for {
@@ -133,8 +133,8 @@ func awaitMessage(far syscall.RawConn, b []byte) (n int, err error) {
 	return n, err
 }
 
-// readMessage reads one message, or returns EAGAIN. It returns io.EOF at the end, and EMSGSIZE for a message longer than
-// b. An empty message is an empty datagram, but hides what follows it when the other end has closed.
+// readMessage reads one message, or returns EAGAIN. It returns io.EOF at the end, and EMSGSIZE for a message longer
+// than b. An empty message is an empty datagram, but hides what follows it when the other end has closed.
 func readMessage(fd uintptr, b []byte) (n int, err error) {
 	n, _, flags, _, err := unix.Recvmsg(int(fd), b, nil, unix.MSG_DONTWAIT)
 	switch {

@@ -149,8 +149,8 @@ func ended(t *testing.T, session *net.UnixConn) {
 	session.Close()
 }
 
-// TestMessages_ChangePeers gives one pair to sessions with two hosts in turns. All that was queued before a session ends
-// goes to its host and to no other, and each host sees one port.
+// TestMessages_ChangePeers gives one pair to sessions with two hosts in turns. All that was queued before a session
+// ends goes to its host and to no other, and each host sees one port.
 func TestMessages_ChangePeers(t *testing.T) {
 	t.Parallel()
 	hosts := newDatagramHosts(t, 2)

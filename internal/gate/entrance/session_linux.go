@@ -45,7 +45,7 @@ func (s *session) attach(ep tcpip.Endpoint) {
 	}
 }
 
-// own makes far the far end that cut and Close close.
+// own makes far the far end that cut and end close.
 func (s *session) own(far *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,20 +65,19 @@ func (s *session) cut() {
 	s.close()
 }
 
-// Close closes the sockets. It may be called more than once.
-func (s *session) Close() error {
+// end closes the sockets. It may be called more than once.
+func (s *session) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.close()
-	return nil
 }
 
-// close is Close with mu held. The far end is first: init may use it for another session when the connection ends.
+// close is end with mu held. The far end is first: init may use it for another session when the connection ends.
 func (s *session) close() {
 	if s.far != nil {
 		s.far.Close()
 	}
-	s.UnixConn.Close()
+	s.Close()
 }
 
 // awaitHangup waits until both directions of a socket have ended: the other end has closed, or each end has shut
@@ -150,10 +149,12 @@ func (s *session) readHeader(want int) (*request, error) {
 	return &r, err
 }
 
-// openFar returns a duplicate of fd, a descriptor from the sandbox, which must be a Unix socket that keeps the bounds of
-// messages. Nothing that is done with it waits, whatever flags the sandbox sets.
+// openFar returns a duplicate of fd, a descriptor from the sandbox, which must be a Unix socket that keeps the bounds
+// of messages. Nothing that is done with it waits, whatever flags the sandbox sets.
 func openFar(fd int) (*os.File, error) {
-	for _, o := range [][2]int{{unix.SO_DOMAIN, unix.AF_UNIX}, {unix.SO_TYPE, unix.SOCK_SEQPACKET}, {unix.SO_ACCEPTCONN, 0}} {
+	for _, o := range [][2]int{
+		{unix.SO_DOMAIN, unix.AF_UNIX}, {unix.SO_TYPE, unix.SOCK_SEQPACKET}, {unix.SO_ACCEPTCONN, 0},
+	} {
 		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, o[0]); err != nil || got != o[1] {
 			return nil, fault.New(fault.Invalid, "the descriptor of a header is not the end of a pair").Because(err)
 		}

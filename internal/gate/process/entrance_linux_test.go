@@ -122,8 +122,8 @@ func TestGateProgram_ServesEntrance(t *testing.T) {
 	}
 }
 
-// TestGateProgram_ClosesEntrance checks that a gate process with open connections exits by itself, and in time: one that
-// is killed has not recorded the ends.
+// TestGateProgram_ClosesEntrance checks that a gate process with open connections exits by itself, and in time: one
+// that is killed has not recorded the ends.
 func TestGateProgram_ClosesEntrance(t *testing.T) {
 	t.Parallel()
 	host, port := echoOutside(t)
