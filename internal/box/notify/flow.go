@@ -271,10 +271,10 @@ func (s *server) meet(w *waiting, f *flow, to netip.AddrPort, from uint16) unix.
 
 // refusal returns the error of a call whose wait for the entrance has failed: ESRCH if its caller is gone.
 func refusal(errno unix.Errno) unix.Errno {
-	if errno == unix.ESRCH {
-		return errno
+	if errno != unix.ESRCH {
+		return unix.ECONNREFUSED
 	}
-	return unix.ECONNREFUSED
+	return errno
 }
 
 // discard drops what is queued at a socket: nobody sends any more.
@@ -283,6 +283,23 @@ func discard(socket int) {
 		n, _, _, _, err := unix.Recvmsg(socket, nil, nil, unix.MSG_DONTWAIT)
 		if err != nil || n == 0 && ended(socket) {
 			return
+		}
+	}
+}
+
+// settleSessions closes the flows whose sessions the entrance has ended, and drops those that only a session has kept.
+// The names of the others are never forgotten: without them, the kernel would send a datagram to the current peer,
+// whatever its address.
+func (k *kept) settleSessions() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for inode, one := range k.all {
+		if one.flow == nil {
+			continue
+		}
+		k.named(inode)
+		if !one.flow.inSession() && one.fd < 0 {
+			k.forget(inode, one)
 		}
 	}
 }

@@ -270,12 +270,13 @@ func (e *entrance) kill() {
 // serve reads the header of a connection, dials and transports.
 func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	b, oob := make([]byte, ask.HeaderSize), make([]byte, 64)
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
 	asked, _, perr := ask.ParseHeader(b[:n])
 	if err != nil || perr != nil || len(messages) != 1 {
+		e.t.Logf("a connection without a header: %v, %v", err, perr)
 		return
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
@@ -338,6 +339,7 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	if err != nil {
 		errno = 0
 		if out, err = net.Dial(network, at); err != nil {
+			e.t.Logf("%s: %v", to, err)
 			errno = int(unix.ECONNREFUSED)
 		}
 	}

@@ -76,9 +76,11 @@ func newInternet(i *Inet) (n *internet, file *os.File, err error) {
 	if err != nil {
 		return nil, nil, fault.Wrap(err, "open the directory of the network")
 	}
-	return &internet{dir: byFD(fd) + "/", own: i.Own, kept: newKept(int(min(maxKept, l.Cur/8*3))),
+	n = &internet{dir: byFD(fd) + "/", own: i.Own,
 		brief: make(chan struct{}, share(maxBrief, 32)), waiting: make(chan struct{}, share(maxWaiting, 32)),
-		connecting: make(chan struct{}, share(maxConnecting, 16))}, os.NewFile(uintptr(fd), i.Dir), nil
+		connecting: make(chan struct{}, share(maxConnecting, 16))}
+	n.kept = newKept(int(min(maxKept, l.Cur/8*3)), func(inode uint64) { n.names.get(inode) })
+	return n, os.NewFile(uintptr(fd), i.Dir), nil
 }
 
 // forIPv6 ends the name of a port of IPv6. A server may have one socket for each family, which the kernel allows with

@@ -22,7 +22,8 @@ import (
 // duplicate that is closed too early costs its owner no more than the names of that socket; one for UDP without a
 // session is hung up.
 type kept struct {
-	max int // descriptors
+	max   int                // descriptors
+	named func(inode uint64) // keeps the names of a socket
 
 	searching sync.Mutex // held during a search; locked before mu
 	next      time.Time  // of the next search; guarded by searching
@@ -32,7 +33,9 @@ type kept struct {
 	has int                 // their descriptors, with those that they may get; guarded by mu
 }
 
-func newKept(most int) *kept { return &kept{max: most, all: map[uint64]*keeping{}} }
+func newKept(most int, named func(inode uint64)) *kept {
+	return &kept{max: most, named: named, all: map[uint64]*keeping{}}
+}
 
 // keeping is one of kept.
 type keeping struct {
@@ -232,17 +235,6 @@ func (k *kept) run(ctx context.Context) {
 		case <-tick.C:
 			k.settleSessions()
 			k.sweep(mostMissed)
-		}
-	}
-}
-
-// settleSessions closes the flows whose sessions the entrance has ended, and drops those that only a session has kept.
-func (k *kept) settleSessions() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for inode, one := range k.all {
-		if one.flow != nil && !one.flow.inSession() && one.fd < 0 {
-			k.forget(inode, one)
 		}
 	}
 }

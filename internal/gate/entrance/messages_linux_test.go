@@ -266,6 +266,36 @@ func TestMessages_EndWithTheirSession(t *testing.T) {
 	}
 }
 
+// TestMessages_ShareNoPort checks that a session whose port is not free gets another, and its own answers.
+func TestMessages_ShareNoPort(t *testing.T) {
+	t.Parallel()
+	hosts := newDatagramHosts(t, 1)
+	s := open(t, hosts.dial)
+	b := make([]byte, 10)
+	for i := range byte(3) {
+		c, far, err := entrancetest.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		defer far.Close()
+		defer s.begin(t, far, 1, 40000).Close()
+		if err := entrancetest.Send(c, []byte{i}); err != nil {
+			t.Fatal(err)
+		}
+		n, from, err := hosts[1].ReadFrom(b)
+		if err == nil {
+			_, err = hosts[1].WriteTo(b[:n], from)
+		}
+		if err == nil {
+			n, err = c.Read(b)
+		}
+		if n != 1 || b[0] != i || err != nil {
+			t.Fatalf("session %d: %x, %v", i, b[:n], err)
+		}
+	}
+}
+
 // TestMessages_GiveBackTheirSlot checks that there is room for another session as soon as one has ended.
 func TestMessages_GiveBackTheirSlot(t *testing.T) {
 	t.Parallel()
