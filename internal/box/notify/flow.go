@@ -240,14 +240,13 @@ func (s *server) meet(w *waiting, f *flow, to netip.AddrPort, from uint16) unix.
 		unix.Close(control)
 		return refusal(errno)
 	}
-	status := -1
-	if err := f.use(func() (err error) {
-		discard(f.far) // a sender may have been between the filter and the queue
-		if status, err = requestDial(control, ask.Header(to, from), f.far); err == nil {
-			f.state, f.control = flowAsking, os.NewFile(uintptr(control), "session")
-		}
-		return err
-	}); err != nil {
+	status, err := f.ask(control, ask.Header(to, from))
+	for errors.Is(err, unix.ETOOMANYREFS) && w.over() == 0 {
+		// The kernel bounds the descriptors that all processes of a user have in flight (too_many_unix_fds).
+		time.Sleep(time.Until(w.next()))
+		status, err = f.ask(control, ask.Header(to, from))
+	}
+	if err != nil {
 		unix.Close(control)
 		return unix.ECONNREFUSED
 	}
@@ -267,6 +266,18 @@ func (s *server) meet(w *waiting, f *flow, to netip.AddrPort, from uint16) unix.
 	}
 	f.part(w)
 	return failed
+}
+
+// ask sends the header of a session, which has control from then on, and returns the end of the status pipe to read.
+func (f *flow) ask(control int, header [ask.HeaderSize]byte) (status int, err error) {
+	err = f.use(func() (err error) {
+		discard(f.far) // a sender may have been between the filter and the queue
+		if status, err = requestDial(control, header, f.far); err == nil {
+			f.state, f.control = flowAsking, os.NewFile(uintptr(control), "session")
+		}
+		return err
+	})
+	return status, err
 }
 
 // refusal returns the error of a call whose wait for the entrance has failed: ESRCH if its caller is gone.

@@ -482,14 +482,7 @@ func resolver(t testing.TB, answer [4]byte) string {
 		b, _ := m.Pack()
 		return b
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := net.ListenPacket("udp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, p := bothPorts(t)
 	t.Cleanup(func() { l.Close(); p.Close() })
 	go func() {
 		b := make([]byte, maxDatagram)
