@@ -16,9 +16,9 @@ import (
 	"github.com/coppice-dev/coppice/client/wire"
 )
 
-// TestClients_Locked checks that common programs work in a locked workspace, which has no namespaces, as in other tiers,
-// and that nothing but what the rules allow is reached: of real root, and of a user in a pod whose runtime refuses
-// namespaces and pidfd_getfd(2).
+// TestClients_Locked checks that common programs work in a locked workspace, which has no namespaces, as in other
+// tiers, and that nothing but what the rules allow is reached: of real root, and of a user in a pod whose runtime
+// refuses namespaces and pidfd_getfd(2).
 func TestClients_Locked(t *testing.T) {
 	t.Parallel()
 	t.Run("root", func(t *testing.T) {
@@ -47,6 +47,37 @@ func TestClients_Locked(t *testing.T) {
 	})
 }
 
+// datagramPrograms query the gate's DNS server with datagrams for $N.lab.test, whatever address they send them to, and
+// are idle in between.
+const datagramPrograms = `
+/usr/bin/python3 - <<'X'
+import asyncio, os, time
+name = os.environ["N"].encode()
+query = b"\0\7\1\0\0\1\0\0\0\0\0\0" + bytes([len(name)]) + name + b"\3lab\4test\0\0\1\0\1"
+class P(asyncio.DatagramProtocol):
+    def connection_made(self, t): self.got = asyncio.Queue()
+    def datagram_received(self, data, addr): self.got.put_nowait((data[:4], addr))
+    def error_received(self, e): self.got.put_nowait(e)
+async def main():
+    for how in dict(local_addr=("0.0.0.0", 0)), dict(remote_addr=("198.51.100.1", 53)):
+        t, p = await asyncio.get_running_loop().create_datagram_endpoint(P, **how)
+        begun = time.process_time(); await asyncio.sleep(2); used = time.process_time() - begun
+        for server in ["198.51.100.1"] if "remote_addr" in how else ["198.51.100.1", "198.51.100.2", "8.8.8.8"]:
+            t.sendto(query, None if "remote_addr" in how else (server, 53)); got = await asyncio.wait_for(p.got.get(), 60)
+            if got != (b"\0\7\x81\x80", (server, 53)): raise SystemExit(repr(got))
+        if used > 0.5: raise SystemExit("an idle loop uses %f s" % used)
+        t.close()
+asyncio.run(main()); print("asyncio ok")
+X
+node -e '
+const fail = e => { console.log("error", e); process.exit(1) }, N = process.env.N
+const name = Buffer.from(N), query = Buffer.concat([Buffer.from([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, name.length]), name,
+  Buffer.from("\x03lab\x04test\x00\x00\x01\x00\x01")])
+const s = require("dgram").createSocket("udp4").on("error", fail), cpu = process.cpuUsage()
+s.bind(0, () => setTimeout(() => { if (process.cpuUsage(cpu).user > 5e5) fail("an idle loop uses the processor")
+  s.connect(53, "198.51.100.1", () => s.send(query, e => { if (e) fail(e) })) }, 1000))
+s.on("message", m => s.close(() => console.log(m[1] == 7 && m[3] == 0x80 ? "node ok" : m)))'`
+
 // locked checks the clients with the given names, and what is not allowed, in a locked workspace.
 func (l *lab) locked(names ...string) {
 	l.t.Helper()
@@ -65,6 +96,17 @@ func (l *lab) locked(names ...string) {
 	for _, c := range clients {
 		l.t.Run(c.name, func(t *testing.T) { l.with(t).serves(c) })
 	}
+
+	// Event loops use sockets for UDP before and after they have a peer, and one socket for several.
+	l.t.Run("datagrams", func(t *testing.T) {
+		l := l.with(t)
+		l.need("python3")
+		l.need("node")
+		out, err := l.sh("export N=" + clients[0].name + datagramPrograms)
+		if err != nil || !strings.Contains(out, "asyncio ok") || !strings.Contains(out, "node ok") {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 
 	l.t.Run("what no rule names", func(t *testing.T) {
 		l := l.with(t)

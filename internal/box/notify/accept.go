@@ -38,7 +38,7 @@ func (s *server) accept(c caller) verdict {
 		}
 	}
 	peer := -1
-	err = s.attempt(c, socket, func() (err error) {
+	err = s.attempt(c, socket, unix.POLLIN, func() (err error) {
 		peer, err = s.acceptFrom(socket, flags)
 		return err
 	})
@@ -77,7 +77,7 @@ func (s *server) acceptFrom(socket, flags int) (int, error) {
 	one := &s.inet.accepting[inode%uint64(len(s.inet.accepting))]
 	one.Lock()
 	defer one.Unlock()
-	if !readable(socket) { // a caller that clears O_NONBLOCK meanwhile gains nothing
+	if !ready(socket, unix.POLLIN) { // a caller that clears O_NONBLOCK meanwhile gains nothing
 		return -1, unix.EAGAIN
 	}
 	defer unblock(socket)()

@@ -23,6 +23,8 @@ func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, o
 	inode, e, known := s.endpoint(socket)
 	f := family(address)
 	switch {
+	case f == unix.AF_UNSPEC && known && e.packet:
+		return s.retarget(c, socket, inode, netip.AddrPort{}), true
 	case f == unix.AF_UNSPEC && known:
 		if e.peer.IsValid() {
 			_ = unix.Shutdown(socket, unix.SHUT_RDWR)
@@ -42,8 +44,8 @@ func (s *server) inetConnect(c caller, socket int, address []byte) (v verdict, o
 	if to.Addr().Is4() != (e.family == unix.AF_INET) && (!e.packet || e.family == unix.AF_INET) {
 		return verdict{errno: unix.EAFNOSUPPORT}, true
 	}
-	if e.packet && e.peer.IsValid() { // a socket for UDP can be connected again
-		e.spent = true
+	if e.packet {
+		return s.retarget(c, socket, inode, to), true
 	}
 	return s.dial(c, socket, inode, e, to), true
 }
@@ -61,16 +63,8 @@ func (s *server) unreachable(c caller, err error) verdict {
 	return fail(err)
 }
 
-// dial connects a socket to an address. Nothing but the names that the caller will see depends on e.
+// dial connects a socket for TCP to an address. Nothing but the names that the caller will see depends on e.
 func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.AddrPort) verdict {
-	if e.packet && s.inet.nowhere(to) {
-		if e.peer.IsValid() && !s.inet.nowhere(e.peer) {
-			_ = unix.Shutdown(socket, unix.SHUT_RDWR)
-		}
-		e.local, e.peer = netip.AddrPortFrom(s.inet.source(to.Addr()), passing(inode)), to
-		s.inet.names.set(inode, e)
-		return success
-	}
 	if e.spent {
 		next, err := s.renew(c, socket, e)
 		if err != nil {
@@ -80,7 +74,7 @@ func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.A
 		if inode, err = inodeOf(next); err != nil {
 			return fail(err)
 		}
-		socket, e = next, endpoint{family: e.family, packet: e.packet}
+		socket, e = next, endpoint{family: e.family}
 	}
 	errno := s.reach(c, socket, inode, &e, to)
 	if errno == 0 || errno == unix.EINPROGRESS {
@@ -92,16 +86,10 @@ func (s *server) dial(c caller, socket int, inode uint64, e endpoint, to netip.A
 	if errno == 0 || errno == unix.EINPROGRESS || e.spent {
 		s.inet.names.set(inode, e)
 	}
-	if (errno == 0 || errno == unix.EINPROGRESS) && !e.packet {
+	if errno == 0 || errno == unix.EINPROGRESS {
 		s.inet.kept.drop(inode)
 	}
 	return verdict{errno: errno}
-}
-
-// nowhere reports whether no datagram can be sent to an address. Resolvers connect sockets to such only to see which
-// address of the sandbox is used.
-func (n *Internet) nowhere(to netip.AddrPort) bool {
-	return to.Port() == 0 || n.local(to.Addr()) && to.Port() != dns
 }
 
 // dns is the port at which the entrance answers for every address.
@@ -109,7 +97,7 @@ const dns = 53
 
 // reach connects a socket within the sandbox or to the entrance.
 func (s *server) reach(c caller, socket int, inode uint64, e *endpoint, to netip.AddrPort) unix.Errno {
-	if e.packet || !s.inet.local(to.Addr()) {
+	if !s.inet.local(to.Addr()) {
 		return s.leave(c, socket, inode, e, to)
 	}
 	errno := s.enter(c, socket, to)
@@ -141,6 +129,11 @@ func (s *server) join(c caller, socket int, path string) unix.Errno {
 	} else {
 		w.until = time.Now().Add(dialPatience)
 	}
+	return knock(w, socket, path)
+}
+
+// knock connects a socket that does not block to a path, and waits while the queue of the listener is full.
+func knock(w *waiting, socket int, path string) unix.Errno {
 	for {
 		err := unix.Connect(socket, &unix.SockaddrUnix{Name: path})
 		if !errors.Is(err, unix.EAGAIN) {
@@ -194,11 +187,7 @@ func (s *server) leave(c caller, socket int, inode uint64, e *endpoint, to netip
 
 // depart connects a socket to the entrance and sends the header. It returns the end of the status pipe to read.
 func (s *server) depart(c caller, socket int, e *endpoint, to netip.AddrPort) (status *os.File, errno unix.Errno) {
-	name := ask.Stream
-	if e.packet {
-		name = ask.Messages
-	}
-	switch errno := s.join(c, socket, s.inet.dir+name); errno {
+	switch errno := s.join(c, socket, s.inet.dir+ask.Stream); errno {
 	case 0:
 	case unix.EISCONN, unix.EINVAL:
 		return nil, unix.EISCONN
@@ -207,7 +196,7 @@ func (s *server) depart(c caller, socket int, e *endpoint, to netip.AddrPort) (s
 	default: // the entrance has ended
 		return nil, unix.ECONNREFUSED
 	}
-	fd, err := requestDial(socket, to)
+	fd, err := requestDial(socket, ask.Header(to, 0))
 	if err != nil {
 		dissolve(socket, e)
 		return nil, unix.ECONNREFUSED
@@ -221,16 +210,16 @@ func dissolve(socket int, e *endpoint) {
 	e.spent = true
 }
 
-// requestDial sends the header on a socket that is connected to the entrance, and returns the end of the pipe to read.
-// It never waits: the caller has the socket too, and may have filled it.
-func requestDial(socket int, to netip.AddrPort) (status int, err error) {
+// requestDial sends a header and descriptors on a socket that is connected to the entrance, and returns the end of the
+// status pipe to read. It never waits: for TCP, the caller has the socket too, and may have filled it.
+func requestDial(socket int, header [ask.HeaderSize]byte, others ...int) (status int, err error) {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return -1, err
 	}
 	defer unix.Close(pipe[1])
-	header := ask.Header(to)
-	n, err := unix.SendmsgN(socket, header[:], unix.UnixRights(pipe[1]), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	rights := unix.UnixRights(append([]int{pipe[1]}, others...)...)
+	n, err := unix.SendmsgN(socket, header[:], rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	if err == nil && n < len(header) {
 		err = unix.EAGAIN
 	}
@@ -241,33 +230,42 @@ func requestDial(socket int, to netip.AddrPort) (status int, err error) {
 	return pipe[0], nil
 }
 
-// dialled waits for the status of a dial.
+// dialled waits for the status of a dial, as long as the caller does.
 func (s *server) dialled(c caller, socket int, status *os.File) unix.Errno {
 	w := s.wait(c, socket, unix.SO_SNDTIMEO)
 	if !w.blocking {
 		w.until = time.Now().Add(dialPatience)
 	}
+	switch answer, errno := answered(w, status); {
+	case errno == 0:
+		return answer
+	case errno == unix.EAGAIN && w.blocking:
+		return unix.EINPROGRESS // as with a timeout for sending in socket(7)
+	case errno == unix.EAGAIN:
+		return 0
+	default:
+		return errno
+	}
+}
+
+// answered waits for a status. errno says why the wait was over before.
+func answered(w *waiting, status *os.File) (answer, errno unix.Errno) {
 	var b [ask.StatusSize]byte
 	for {
 		_ = status.SetReadDeadline(w.next())
 		n, err := status.Read(b[:])
 		switch {
 		case n == len(b):
-			errno, err := ask.ParseStatus(b[:])
+			answer, err := ask.ParseStatus(b[:])
 			if err != nil {
-				return unix.ECONNREFUSED
+				return unix.ECONNREFUSED, 0
 			}
-			return errno
+			return answer, 0
 		case !errors.Is(err, os.ErrDeadlineExceeded): // the entrance closed the connection
-			return unix.ECONNREFUSED
+			return unix.ECONNREFUSED, 0
 		}
-		switch errno := w.over(); {
-		case errno == unix.EAGAIN && w.blocking:
-			return unix.EINPROGRESS // as with a timeout for sending in socket(7)
-		case errno == unix.EAGAIN:
-			return 0
-		case errno != 0:
-			return errno
+		if errno := w.over(); errno != 0 {
+			return 0, errno
 		}
 	}
 }

@@ -92,7 +92,7 @@ while time.monotonic() < end:
 import array
 def write(s):
     r, w = os.pipe()
-    head = struct.pack('>BBH', 1, 0, TARGET) + b'\0' * 10 + b'\xff\xff' + bytes([127, 0, 0, 1])
+    head = struct.pack('>BBH', 2, 0, TARGET) + b'\0' * 10 + b'\xff\xff' + bytes([127, 0, 0, 1, 0, 0])
     while True:
         try: s.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [w]))], socket.MSG_DONTWAIT); return
         except OSError as e:
@@ -102,6 +102,24 @@ for _ in range(300):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); threads(1, lambda: write(s)); no(lambda: s.connect(('203.0.113.5', 7)))
 s = socket.create_connection(('203.0.113.5', 7))
 for _ in range(50): s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 200))])`},
+	{"datagrams that race", `
+udp = lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM); echo, far, none = ('203.0.113.5', 7), ('203.0.113.9', 7), ('127.0.0.1', TARGET)
+unspec = bytes(16); end = time.monotonic() + 4; shared = [udp()]
+def each(f):
+    def run():
+        while time.monotonic() < end: no(lambda: f(shared[0]))
+    return run
+def again(s): shared[0] = udp(); s.close(); time.sleep(0.01)
+for f in (lambda s: s.connect(echo), lambda s: s.connect(far), lambda s: s.connect(none), lambda s: libc.connect(s.fileno(), unspec, 16),
+          lambda s: s.sendto(b'x' * 100, echo), lambda s: s.sendto(b'x', far), lambda s: s.send(b'flood', socket.MSG_DONTWAIT),
+          lambda s: s.recvfrom(9, socket.MSG_DONTWAIT), lambda s: s.bind(('', 0)), lambda s: s.listen(), lambda s: connect_unix(s, SOCK)):
+    threads(1, each(f))
+while time.monotonic() < end: again(shared[0])
+for how in socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR:
+    s = udp(); no(lambda: s.shutdown(how)); no(lambda: s.connect(echo)); no(lambda: s.send(b'x')); no(lambda: s.shutdown(how)); no(lambda: s.connect(none)); s.close()
+s = udp(); s.connect(echo); a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+for _ in range(50): s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack('2i', s.fileno(), a.fileno()))]) # itself
+s.close(); s = udp(); s.sendto(b'x', echo); want(s.recvfrom(9), (b'x', echo))`},
 	{"options", `
 for level in 0, 1, 6, 17, 41, 263, 282, 284:
     for name in range(80):

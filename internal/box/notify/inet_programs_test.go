@@ -20,8 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inetPrograms are scripts of ordinary programs in a sandbox whose network is 203.0.113.5: port 80 serves HTTP, 7 echoes
-// TCP and UDP, 81 refuses, 82 never answers, and 53 is a resolver. Python scripts begin with inetPrelude and print ok.
+// inetPrograms are scripts of ordinary programs in a sandbox whose network is 203.0.113.5: port 80 serves HTTP, 7
+// echoes TCP and UDP, 81 refuses, 82 never answers, and 53 is a resolver. Python scripts begin with inetPrelude and
+// print ok.
 var inetPrograms = []struct{ name, tool, script string }{
 	{"own http server", "python3", `
 import http.server, threading, urllib.request
@@ -183,7 +184,10 @@ s.send(b'one'); s.send(b'three'); want(s.recv(100), b'one'); want(s.recvfrom(100
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 want(s.sendto(b'to', ('203.0.113.5', 7)), 2); want(s.recvfrom(1), (b't', ('203.0.113.5', 7)))
 want(s.sendto(b'x' * 60000, ('203.0.113.5', 7)), 60000); want(s.recvfrom(65536)[0], b'x' * 60000)
-fails(errno.EISCONN, lambda: s.sendto(b'to', ('203.0.113.6', 7)))
+fails(errno.EHOSTUNREACH, lambda: s.sendto(b'to', ('203.0.113.6', 7))); fails(errno.ENOTCONN, s.getpeername)
+s.connect(('203.0.113.5', 7)); fails(errno.EISCONN, lambda: s.sendto(b'to', ('203.0.113.6', 7)))
+fails(errno.EMSGSIZE, lambda: s.sendto(b'x' * 65508, ('203.0.113.5', 7)))
+fails(errno.EINVAL, lambda: s.sendto(b'x', ('203.0.113.5', 0)))
 fails(errno.ECONNREFUSED, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)))
 s.connect(('127.0.0.1', 9)); fails(errno.EHOSTUNREACH, lambda: s.connect(('203.0.113.9', 9))) # again
 s.connect(('203.0.113.5', 7)); s.send(b'again'); want(s.recv(9), b'again'); want(os.get_inheritable(s.fileno()), False)
@@ -399,14 +403,27 @@ func beInetGo() int {
 		}
 	}
 	p, err := net.ListenPacket("udp4", ":0")
-	if err == nil {
-		_, err = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.5:7")))
-	}
 	if err != nil {
 		return complain("%v", err)
 	}
-	if _, from, err := p.ReadFrom(make([]byte, 1)); err != nil || from.String() != "203.0.113.5:7" {
-		return complain("udp: %v %v", from, err)
+	for range 10 {
+		err := p.SetDeadline(time.Now().Add(time.Minute))
+		if err == nil {
+			_, err = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.5:7")))
+		}
+		if err != nil {
+			return complain("%v", err)
+		}
+		if _, from, err := p.ReadFrom(make([]byte, 1)); err != nil || from.String() != "203.0.113.5:7" {
+			return complain("udp: %v %v", from, err)
+		}
+		if err := p.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+			return complain("%v", err)
+		}
+		if _, from, err := p.ReadFrom(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return complain("udp: %v %v", from, err)
+		}
+		_, _ = p.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("203.0.113.9:7"))) // no such host
 	}
 	fmt.Println("ok")
 	return 0

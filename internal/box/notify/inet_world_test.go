@@ -40,6 +40,7 @@ type inetConfig struct {
 	Work    string   // a directory that the program can change
 	Path    string   // of the program, which gets the environment of the test
 	Program []string // its arguments, with its name
+	Files   uint64   // the limit of init's descriptors; 0 leaves it
 }
 
 // beInet starts the program, and prints the refusals and what is left in this process at the end.
@@ -47,6 +48,11 @@ func beInet() int {
 	var c inetConfig
 	if err := json.Unmarshal([]byte(os.Args[1]), &c); err != nil {
 		return complain("%v", err)
+	}
+	if c.Files > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: c.Files, Max: c.Files}); err != nil {
+			return complain("%v", err)
+		}
 	}
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Program}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.Work, os.Stdout, os.Stderr
@@ -178,10 +184,13 @@ type entrance struct {
 	work  string
 	uid   int
 	table map[string]string // by the address asked for; an error number refuses, "-" never answers
+	files uint64            // inetConfig.Files
 
 	mu    sync.Mutex
 	asked map[string]int
-	up    chan struct{} // a dial was given up
+	up    chan struct{}            // a dial was given up
+	live  map[*net.UnixConn]func() // sessions for UDP, and how to kill them
+	die   []func()
 }
 
 // newEntrance starts an entrance and makes the directories of a sandbox.
@@ -193,7 +202,7 @@ func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
 	}
 	t.Cleanup(func() { os.RemoveAll(top) })
 	e := &entrance{t: t, dir: filepath.Join(top, "run"), work: filepath.Join(top, "work"), uid: uid, table: table,
-		asked: map[string]int{}, up: make(chan struct{}, 1000)}
+		asked: map[string]int{}, up: make(chan struct{}, 1000), live: map[*net.UnixConn]func(){}}
 	for _, dir := range []string{top, e.dir, e.work, filepath.Join(e.dir, InetPorts)} {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
@@ -215,6 +224,7 @@ func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { l.Close() })
+		e.die = append(e.die, func() { l.Close() })
 		go func() {
 			for {
 				c, err := l.AcceptUnix()
@@ -235,23 +245,56 @@ func (e *entrance) wanted(address string) int {
 	return e.asked[address]
 }
 
+// awaitNoSession waits until all sessions for UDP have ended.
+func (e *entrance) awaitNoSession() {
+	left := func() int {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.live)
+	}
+	for late := time.Now().Add(time.Minute); left() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(late) {
+			e.t.Errorf("%d sessions are left", left())
+			return
+		}
+	}
+}
+
+// kill ends the entrance as a SIGKILL does.
+func (e *entrance) kill() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, end := range e.die {
+		end()
+	}
+	for _, end := range e.live {
+		end()
+	}
+}
+
 // serve reads the header of a connection, dials and transports.
 func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	b, oob := make([]byte, ask.HeaderSize), make([]byte, 64)
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
-	asked, perr := ask.ParseHeader(b[:n])
+	asked, _, perr := ask.ParseHeader(b[:n])
 	if err != nil || perr != nil || len(messages) != 1 {
+		e.t.Logf("a connection without a header: %v, %v", err, perr)
 		return
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
+	if err != nil || len(fds) < 1 || packet != (len(fds) == 2) {
 		return
 	}
 	status := os.NewFile(uintptr(fds[0]), "status")
 	defer status.Close()
+	var far *os.File
+	if packet {
+		far = os.NewFile(uintptr(fds[1]), "far end")
+		defer far.Close()
+	}
 	to := asked.String()
 	e.mu.Lock()
 	e.asked[to]++
@@ -281,17 +324,27 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 			e.t.Error("no dial was given up")
 		}
 		errno, err = 0, nil
+	case at == "until no session":
+		e.awaitNoSession()
+		errno, err = 0, nil
+	case at == "death":
+		e.kill()
+		return
 	case !ok:
 		errno, err = int(unix.EHOSTUNREACH), nil
 	}
 	network := "tcp"
-	if packet {
+	switch {
+	case packet && strings.HasPrefix(at, "/"): // loses nothing
+		network = "unixgram"
+	case packet:
 		network = "udp"
 	}
 	var out net.Conn
 	if err != nil {
 		errno = 0
 		if out, err = net.Dial(network, at); err != nil {
+			e.t.Logf("%s: %v", to, err)
 			errno = int(unix.ECONNREFUSED)
 		}
 	}
@@ -304,8 +357,7 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	defer out.Close()
 	_ = c.SetReadDeadline(time.Time{})
 	if packet {
-		go relay(c, out)
-		relay(out, c)
+		e.relay(c, far, out)
 		return
 	}
 	var both sync.WaitGroup
@@ -318,33 +370,94 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	both.Wait()
 }
 
-// relay transports datagrams until one end is closed.
-func relay(to, from net.Conn) {
-	defer to.Close()
-	b := make([]byte, maxDatagram)
-	for {
-		n, err := from.Read(b)
-		if err != nil || n == 0 {
-			return
+// relay transports datagrams until a session ends, and then what is queued.
+func (e *entrance) relay(session *net.UnixConn, far *os.File, out net.Conn) {
+	end, err := net.FileConn(far)
+	if err != nil {
+		return
+	}
+	far.Close()
+	defer end.Close()
+	e.mu.Lock()
+	e.live[session] = func() { end.Close(); session.Close() }
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.live, session)
+	}()
+	var down, watch sync.WaitGroup
+	down.Go(func() {
+		b := make([]byte, maxDatagram)
+		for {
+			n, err := out.Read(b)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_ = sendNow(end, b[:n])
+			}
 		}
-		if _, err := to.Write(b[:n]); err != nil {
-			return
+	})
+	watch.Go(func() {
+		_, _ = session.Read(make([]byte, 1))
+		_ = end.SetReadDeadline(time.Unix(1, 0))
+	})
+	raw, err := end.(*net.UnixConn).SyscallConn()
+	b := make([]byte, maxDatagram)
+	for err == nil {
+		var n int
+		if n, err = end.Read(b); err == nil {
+			_, _ = out.Write(b[:n])
 		}
 	}
+	for errors.Is(err, os.ErrDeadlineExceeded) {
+		var n int
+		var failed error
+		if raw.Control(func(fd uintptr) { n, _, failed = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT) }) != nil ||
+			failed != nil || n == 0 {
+			break
+		}
+		_, _ = out.Write(b[:n])
+	}
+	out.Close()
+	down.Wait()
+	end.Close()
+	_ = session.SetReadDeadline(time.Unix(1, 0))
+	watch.Wait()
+}
+
+// sendNow sends a message, if there is room.
+func sendNow(c net.Conn, b []byte) error {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = unix.Send(int(fd), b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) })
+	}
+	return err
 }
 
 // run runs a program in the sandbox, and returns its output.
 func (e *entrance) run(program []string, env ...string) (string, error) {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer stop()
+	cmd, err := e.command(ctx, program, env...)
+	if err != nil {
+		return "", err
+	}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// command returns the command of init, which runs a program in the sandbox.
+func (e *entrance) command(ctx context.Context, program []string, env ...string) (*exec.Cmd, error) {
 	path := "/proc/self/exe" // of the programs of this binary
 	if filepath.IsAbs(program[0]) {
 		path = program[0]
 	}
-	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program})
+	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program, Files: e.files})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	ctx, stop := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer stop()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args, cmd.Dir = []string{argInet, string(arg)}, "/"
 	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin", "HOME=" + e.work, "TMPDIR=" + e.work,
@@ -354,8 +467,7 @@ func (e *entrance) run(program []string, env ...string) (string, error) {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(e.uid), Gid: uint32(e.uid)}
 	}
 	cmd.WaitDelay = 5 * time.Second // a program that is left over may have the output
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return cmd, nil
 }
 
 // resolver starts a DNS server that knows every name, over UDP and TCP, and returns its address.
@@ -375,14 +487,7 @@ func resolver(t testing.TB, answer [4]byte) string {
 		b, _ := m.Pack()
 		return b
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := net.ListenPacket("udp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, p := bothPorts(t)
 	t.Cleanup(func() { l.Close(); p.Close() })
 	go func() {
 		b := make([]byte, maxDatagram)

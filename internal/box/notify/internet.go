@@ -15,10 +15,11 @@ import (
 )
 
 // A caller under a filter with seccomp.NotifyOptions.Inet never holds a socket of the Internet. What it gets for one is
-// a Unix socket that this process has made: SOCK_STREAM for TCP, SOCK_SEQPACKET for UDP, which keeps the bounds of
-// messages and, unlike SOCK_DGRAM, cannot be used to send to the name of another socket. This process connects it to an
-// entrance outside, which dials, or to another such socket of the sandbox. The callers see addresses of the Internet
-// for it; no decision about what is reachable depends on them.
+// a Unix socket that this process has made: SOCK_STREAM for TCP, and for UDP one end of a pair of SOCK_SEQPACKET, which
+// keeps the bounds of messages and, unlike SOCK_DGRAM, cannot be used to send to the name of another socket. This
+// process connects it to an entrance outside, which dials, or to another such socket of the sandbox; for UDP, it passes
+// the other end of the pair to the entrance (flow.go). The callers see addresses of the Internet for it; no decision
+// about what is reachable depends on them.
 
 // Inet is the Internet of callers without sockets of it.
 type Inet struct {
@@ -34,11 +35,12 @@ type Inet struct {
 // InetPorts is the name in Inet.Dir of the directory of the sandbox's own ports.
 const InetPorts = "ports"
 
-// Bounds on the calls that are served at a time. With the sockets that are kept, and as many calls of connect(2), they
-// use less than three quarters of the descriptors of this process, if it has leastDescriptors.
+// Bounds on the calls that are served at a time. With the sockets that are kept, which have at most three eighths, and
+// the calls of connect(2), which have at most three descriptors each besides those, they use no more than three
+// quarters of the descriptors of this process, if it has leastDescriptors.
 const (
 	maxBrief   = 64  // calls that do not wait; each has at most three descriptors
-	maxWaiting = 128 // calls that wait for a peer; each has at most three
+	maxWaiting = 128 // calls that wait for a peer, or for room; each has at most three
 
 	leastDescriptors = 1024
 )
@@ -75,9 +77,11 @@ func NewInternet(i Inet) (*Internet, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open the directory of the network")
 	}
-	return &Internet{file: os.NewFile(uintptr(fd), i.Dir), dir: byFD(fd) + "/", own: i.Own,
-		kept: newKept(share(maxKept, 4)), brief: make(chan struct{}, share(maxBrief, 32)),
-		waiting: make(chan struct{}, share(maxWaiting, 32)), connecting: make(chan struct{}, share(maxConnecting, 16))}, nil
+	n := &Internet{file: os.NewFile(uintptr(fd), i.Dir), dir: byFD(fd) + "/", own: i.Own,
+		brief: make(chan struct{}, share(maxBrief, 32)), waiting: make(chan struct{}, share(maxWaiting, 32)),
+		connecting: make(chan struct{}, share(maxConnecting, 16))}
+	n.kept = newKept(int(min(maxKept, l.Cur/8*3)), func(inode uint64) { n.names.get(inode) })
+	return n, nil
 }
 
 // Close closes the directory.

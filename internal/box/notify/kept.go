@@ -19,46 +19,71 @@ import (
 // engines refuse pidfd_getfd(2), so that a caller's own descriptor cannot be had; but its number leads to the inode
 // (proc_pid_fd(5)). The duplicate of a socket for TCP is closed once the socket is connected, so that its peer notices
 // when the sandbox closes it. Those of other sockets that the sandbox has closed are found by looking for them. A
-// duplicate that is closed too early costs its owner no more than the names of that socket.
+// duplicate that is closed too early costs its owner no more than the names of that socket; one for UDP without a
+// session is hung up.
 type kept struct {
-	max int
+	max   int                // descriptors
+	named func(inode uint64) // keeps the names of a socket
 
 	searching sync.Mutex // held during a search; locked before mu
 	next      time.Time  // of the next search; guarded by searching
 
 	mu  sync.Mutex
 	all map[uint64]*keeping // guarded by mu
+	has int                 // their descriptors, with those that they may get; guarded by mu
 }
 
-func newKept(most int) *kept { return &kept{max: most, all: map[uint64]*keeping{}} }
+func newKept(most int, named func(inode uint64)) *kept {
+	return &kept{max: most, named: named, all: map[uint64]*keeping{}}
+}
 
 // keeping is one of kept.
 type keeping struct {
-	fd     int
+	fd     int // -1 if a session alone keeps it
 	tid    int // where the socket was seen last: a thread, and its number there
 	number int32
 	port   uint16 // which the socket is bound to; 0 for none
-	flow   bool   // it is for UDP
+	flow   *flow  // nil for TCP
 	missed int    // how often it was not found
 
 	status *os.File       // of a dial that a signal has interrupted; nil for none
 	to     netip.AddrPort // its address
 }
 
-// close closes the duplicate.
+// close closes the duplicate, and ends the session.
 func (one *keeping) close() {
-	unix.Close(one.fd)
+	if one.fd >= 0 {
+		unix.Close(one.fd)
+	}
+	if one.flow != nil {
+		one.flow.close()
+	}
 	if one.status != nil {
 		one.status.Close()
 	}
 }
 
+// weight is the number of descriptors: a flow has its far end and the connection of a session.
+func (one *keeping) weight() int {
+	n := 0
+	if one.fd >= 0 {
+		n++
+	}
+	if one.flow != nil {
+		n += 2
+	}
+	if one.status != nil {
+		n++
+	}
+	return n
+}
+
 const (
-	// maxKept is how many sockets are kept at most: those that are not connected, listeners and those for UDP.
-	maxKept = 4096
+	// maxKept is how many descriptors are kept at most, of sockets that are not connected, listeners and those for UDP.
+	maxKept = 8192
 	// sweepEvery is the time between two searches for sockets that the sandbox has closed. A socket that is being passed
 	// to another process is in none until that receives it, so several searches must miss it: mostMissed, or flowMissed
-	// for UDP, of which the gate keeps a flow.
+	// for one with a session, of which the gate keeps a flow.
 	sweepEvery = time.Second
 	mostMissed = 5
 	flowMissed = 2
@@ -67,24 +92,49 @@ const (
 // lending is the number of a socket that is about to be given to the sandbox.
 const lending = -1
 
-// hold keeps fd, a socket that is about to be given to the sandbox. If there are too many, or it fails otherwise, fd is
-// closed.
-func (k *kept) hold(fd int, flow bool) (inode uint64, err error) {
-	if inode, err = inodeOf(fd); err == nil && k.count() >= k.max {
+// hold keeps fd, a socket that is about to be given to the sandbox, and the other end of one for UDP. If there are too
+// many, or it fails otherwise, both are closed.
+func (k *kept) hold(fd int, f *flow) (inode uint64, err error) {
+	one := &keeping{fd: fd, number: lending, flow: f}
+	if inode, err = inodeOf(fd); err == nil && k.full(one.weight()) {
 		k.sweep(1)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err == nil && len(k.all) >= k.max {
+	if err == nil && k.has+one.weight() > k.max {
 		err = unix.EMFILE
 	}
-	one := &keeping{fd: fd, number: lending, flow: flow}
 	if err != nil {
 		one.close()
 		return 0, err
 	}
 	k.all[inode] = one
+	k.has += one.weight()
 	return inode, nil
+}
+
+// change changes what is kept of a socket, with mu held.
+func (k *kept) change(one *keeping, do func()) {
+	k.has -= one.weight()
+	do()
+	k.has += one.weight()
+}
+
+// forget closes the duplicate of a socket, with mu held.
+func (k *kept) forget(inode uint64, one *keeping) {
+	k.has -= one.weight()
+	one.close()
+	delete(k.all, inode)
+}
+
+// flow returns the flow of a socket for UDP.
+func (k *kept) flow(inode uint64) (f *flow, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if one, ok := k.all[inode]; ok && one.flow != nil {
+		return one.flow, true
+	}
+	return nil, false
 }
 
 // lent records the number that a socket has got.
@@ -96,10 +146,11 @@ func (k *kept) lent(inode uint64, number int32) {
 	}
 }
 
-func (k *kept) count() int {
+// full reports whether there is no room for more descriptors.
+func (k *kept) full(more int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.all)
+	return k.has+more > k.max
 }
 
 // dup returns a duplicate of a socket that a thread has as number, which the caller closes. ok is false if it is not
@@ -108,7 +159,7 @@ func (k *kept) dup(inode uint64, tid int, number int32) (fd int, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	one, ok := k.all[inode]
-	if !ok {
+	if !ok || one.fd < 0 {
 		return -1, false
 	}
 	one.tid, one.number, one.missed = tid, number, 0
@@ -128,20 +179,20 @@ func (k *kept) dialling(inode uint64, to netip.AddrPort) (status *os.File, alrea
 	if one.to != to {
 		return nil, true
 	}
-	status, one.status = one.status, nil
+	k.change(one, func() { status, one.status = one.status, nil })
 	return status, false
 }
 
 // leaveDialling leaves the status of a dial that a signal has interrupted for dialling. It returns false if the socket
-// is not kept.
+// is not kept, or there are too many descriptors.
 func (k *kept) leaveDialling(inode uint64, to netip.AddrPort, status *os.File) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	one, ok := k.all[inode]
-	if !ok || one.status != nil {
+	if !ok || one.status != nil || k.has >= k.max {
 		return false
 	}
-	one.status, one.to = status, to
+	k.change(one, func() { one.status, one.to = status, to })
 	return true
 }
 
@@ -175,8 +226,7 @@ func (k *kept) drop(inode uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if one, ok := k.all[inode]; ok {
-		one.close()
-		delete(k.all, inode)
+		k.forget(inode, one)
 	}
 }
 
@@ -185,8 +235,7 @@ func (k *kept) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for inode, one := range k.all {
-		one.close()
-		delete(k.all, inode)
+		k.forget(inode, one)
 	}
 }
 
@@ -200,6 +249,7 @@ func (k *kept) run(ctx context.Context) {
 			k.close()
 			return
 		case <-tick.C:
+			k.settleSessions()
 			k.sweep(mostMissed)
 		}
 	}
@@ -260,9 +310,15 @@ func (k *kept) sweep(most int) {
 		if one.seen(inode) { // it moved during the search
 			continue
 		}
-		if one.missed++; one.missed >= most || one.flow && one.missed >= flowMissed {
-			one.close()
-			delete(k.all, inode)
+		inSession := one.flow != nil && one.flow.inSession()
+		switch one.missed++; {
+		case inSession && one.missed >= min(most, flowMissed): // it ends with the last descriptor
+			k.change(one, func() {
+				unix.Close(one.fd)
+				one.fd = -1
+			})
+		case !inSession && one.missed >= most:
+			k.forget(inode, one)
 		}
 	}
 }
@@ -273,7 +329,7 @@ func (k *kept) missing() map[uint64]bool {
 	defer k.mu.Unlock()
 	missing := map[uint64]bool{}
 	for inode, one := range k.all {
-		if !one.seen(inode) {
+		if one.fd >= 0 && !one.seen(inode) {
 			missing[inode] = true
 		}
 	}

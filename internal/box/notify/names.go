@@ -18,7 +18,8 @@ type endpoint struct {
 	family      uint32
 	packet      bool // UDP
 	local, peer netip.AddrPort
-	spent       bool // its connection failed or was dissolved; another socket must take its place
+	connected   bool // UDP: connect(2) has named the peer, and not sendto(2)
+	spent       bool // TCP: its connection failed or was dissolved; another socket must take its place
 }
 
 // names are the endpoints of sockets by their inodes. Nothing tells this process that a socket is closed, and the
@@ -131,7 +132,7 @@ func (s *server) getsockname(c caller) verdict {
 // getpeername carries out getpeername(2).
 func (s *server) getpeername(c caller) verdict {
 	return s.name(c, func(e endpoint) (netip.AddrPort, error) {
-		if !e.peer.IsValid() || e.spent {
+		if !e.peer.IsValid() || e.spent || e.packet && !e.connected {
 			return e.peer, unix.ENOTCONN
 		}
 		return e.peer, nil

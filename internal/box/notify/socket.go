@@ -64,17 +64,19 @@ func transport(kind, protocol uint32) (packet bool, errno unix.Errno) {
 	return false, unix.EACCES
 }
 
-// make makes a socket for an endpoint, which is kept.
+// make makes a socket for an endpoint, which is kept. flags are O_NONBLOCK or 0.
 func (s *server) make(e endpoint, flags int) (inode uint64, err error) {
-	kind := unix.SOCK_STREAM
+	var socket int
+	var f *flow
 	if e.packet {
-		kind = unix.SOCK_SEQPACKET
+		socket, f, err = newPair(flags)
+	} else {
+		socket, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|flags|unix.SOCK_CLOEXEC, 0)
 	}
-	socket, err := unix.Socket(unix.AF_UNIX, kind|flags|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	if inode, err = s.inet.kept.hold(socket, e.packet); err == nil {
+	if inode, err = s.inet.kept.hold(socket, f); err == nil {
 		s.inet.names.set(inode, e)
 	}
 	return inode, err
@@ -94,8 +96,8 @@ func (s *server) hand(c caller, socket int, a addition) verdict {
 	return verdict{value: number}
 }
 
-// renew replaces the caller's socket by one that is not connected yet, and returns a duplicate of the latter. Other
-// duplicates of the old one stay what they are.
+// renew replaces the caller's socket for TCP by one that is not connected yet, and returns a duplicate of the latter.
+// Other duplicates of the old one stay what they are.
 func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 	flags, err := unix.FcntlInt(uintptr(old), unix.F_GETFL, 0)
 	if err != nil {
@@ -105,7 +107,7 @@ func (s *server) renew(c caller, old int, e endpoint) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	inode, err := s.make(endpoint{family: e.family, packet: e.packet}, flags&unix.O_NONBLOCK)
+	inode, err := s.make(endpoint{family: e.family}, flags&unix.O_NONBLOCK)
 	if err != nil {
 		return -1, err
 	}

@@ -88,14 +88,18 @@ func (c caller) signalled() unix.Errno {
 	return 0
 }
 
-// attempt carries out a call that waits for a socket to become readable. try must not block; EAGAIN lets the caller
-// wait, unless its socket does not.
-func (s *server) attempt(c caller, socket int, try func() error) error {
+// attempt carries out a call that waits for a socket until poll(2) returns one of some events. try must not block;
+// EAGAIN lets the caller wait, unless its socket does not.
+func (s *server) attempt(c caller, socket int, events int16, try func() error) error {
 	err := try()
 	if !errors.Is(err, unix.EAGAIN) {
 		return err
 	}
-	w := s.wait(c, socket, unix.SO_RCVTIMEO)
+	option := unix.SO_RCVTIMEO
+	if events == unix.POLLOUT {
+		option = unix.SO_SNDTIMEO
+	}
+	w := s.wait(c, socket, option)
 	if !w.blocking {
 		return err
 	}
@@ -113,19 +117,19 @@ func (s *server) attempt(c caller, socket int, try func() error) error {
 		return err
 	}
 	err = unix.SetNonblock(own, true)
-	ready := os.NewFile(uintptr(own), "wait for a peer")
-	defer ready.Close()
+	known := os.NewFile(uintptr(own), "wait for a peer")
+	defer known.Close()
 	if err == nil {
-		err = unix.EpollCtl(own, unix.EPOLL_CTL_ADD, socket, &unix.EpollEvent{Events: unix.EPOLLIN})
+		err = unix.EpollCtl(own, unix.EPOLL_CTL_ADD, socket, &unix.EpollEvent{Events: uint32(events)})
 	}
-	raw, rerr := ready.SyscallConn()
+	raw, rerr := known.SyscallConn()
 	if err = errors.Join(err, rerr); err != nil {
 		return err
 	}
 	for {
-		err := ready.SetReadDeadline(w.next())
+		err := known.SetReadDeadline(w.next())
 		if err == nil {
-			err = raw.Read(func(uintptr) bool { return readable(socket) })
+			err = raw.Read(func(uintptr) bool { return ready(socket, events) })
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
@@ -144,9 +148,9 @@ func (s *server) attempt(c caller, socket int, try func() error) error {
 // this process meanwhile.
 var errCrowded = errors.New("too many calls wait for a peer")
 
-// readable reports whether a socket has something to read or to accept, or its end.
-func readable(socket int) bool {
-	fds := []unix.PollFd{{Fd: int32(socket), Events: unix.POLLIN}}
+// ready reports whether poll(2) returns one of some events, an error or a hangup.
+func ready(socket int, events int16) bool {
+	fds := []unix.PollFd{{Fd: int32(socket), Events: events}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0
 }

@@ -33,7 +33,7 @@ var inetRules = []Rule{
 	{
 		Calls: []uint32{unix.SYS_SENDTO},
 		Cases: []Case{{When: wanted(4), Do: Notify}},
-		Why:   "the address of a datagram; the listener connects the socket to it",
+		Why:   "the address of a datagram, which the listener sends: the kernel would ignore it",
 	},
 	{
 		Calls: []uint32{unix.SYS_RECVFROM},

@@ -8,9 +8,12 @@
 // The path of a connection:
 //
 //	listener   a stream for TCP, messages for UDP; further connections than the bounds are closed
-//	header     the destination and the status pipe, in one message that must arrive within a second
+//	header     the destination and the descriptors, in one message that must arrive within a second
 //	dial       a handshake with the gate, which answers when it has reached the host outside; its error is the status
 //	splice     bytes in both directions, with the end of each, or datagrams
+//
+// The datagrams of UDP are not messages of that connection, but of the far end of a pair, which outlives it: when init
+// ends the connection, the datagrams that are queued are sent on, and the far end can be used for another destination.
 //
 // Port 53 of every address is the gate's own DNS server. What is read from the sandbox is hostile, but it can only harm
 // the connection that it is read from. A datagram that the gate refuses is lost, as on a network that filters. A Unix

@@ -56,6 +56,13 @@ func (s slots) take() bool {
 
 func (s slots) give() { <-s }
 
+// kind is what the connections to a listener have in common.
+type kind struct {
+	room        slots
+	descriptors int // of a header
+	serve       func(*session, *request)
+}
+
 // New starts the entrance at box, the sandbox's end of a link.Pair, for connections to two listening Unix sockets:
 // stream, of type SOCK_STREAM, and messages, of type SOCK_SEQPACKET. New takes ownership of all three, even if it
 // fails; copies of the listeners that others hold keep them alive, though, without anybody to answer. The caller must
@@ -73,9 +80,8 @@ func New(box, stream, messages *os.File) (*Entrance, error) {
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(err, "start the sandbox's entrance"), e.Close())
 	}
-	for i, serve := range []func(*session, netip.AddrPort, *status){e.serveStream, e.serveMessages} {
-		room := []slots{e.streams, e.flows}[i]
-		e.spawn(func() { e.acceptAll(e.listeners[i], room, serve) })
+	for i, k := range []kind{{e.streams, 1, e.serveStream}, {e.flows, 2, e.serveMessages}} {
+		e.spawn(func() { e.acceptAll(e.listeners[i], k) })
 	}
 	return e, nil
 }
@@ -156,7 +162,7 @@ func (e *Entrance) spawn(f func()) bool {
 const acceptPause = 20 * time.Millisecond
 
 // acceptAll accepts connections until Close. It closes connections beyond the bound at once.
-func (e *Entrance) acceptAll(l *net.UnixListener, room slots, serve func(*session, netip.AddrPort, *status)) {
+func (e *Entrance) acceptAll(l *net.UnixListener, k kind) {
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
@@ -167,51 +173,51 @@ func (e *Entrance) acceptAll(l *net.UnixListener, room slots, serve func(*sessio
 			}
 			continue
 		}
-		if !e.admit(c, room, serve) {
+		if !e.admit(c, k) {
 			c.Close()
 		}
 	}
 }
 
 // admit serves a connection on its own goroutine, if there is room for it.
-func (e *Entrance) admit(c *net.UnixConn, room slots, serve func(*session, netip.AddrPort, *status)) bool {
-	if !room.take() {
+func (e *Entrance) admit(c *net.UnixConn, k kind) bool {
+	if !k.room.take() {
 		return false
 	}
 	if !e.asking.take() {
-		room.give()
+		k.room.give()
 		return false
 	}
 	s, err := newSession(c)
-	if err != nil || !e.spawn(func() {
-		defer room.give()
-		e.serve(s, serve)
-	}) {
+	if err != nil || !e.spawn(func() { e.serve(s, k) }) {
 		e.asking.give()
-		room.give()
+		k.room.give()
 		return false
 	}
 	return true
 }
 
-// serve reads the header of a connection and serves it until its end. It gives back the slot of the header.
-func (e *Entrance) serve(s *session, serve func(*session, netip.AddrPort, *status)) {
+// serve reads the header of a connection and serves it until its end. It gives back both slots, that of the connection
+// before it closes the connection: then init may ask for another.
+func (e *Entrance) serve(s *session, k kind) {
 	if !e.add(s) {
 		e.asking.give()
-		s.Close()
+		k.room.give()
+		s.end()
 		return
 	}
 	defer e.remove(s)
-	to, answer, err := s.readHeader()
+	defer k.room.give()
+	r, err := s.readHeader(k.descriptors)
 	e.asking.give()
 	if err != nil {
 		return
 	}
-	defer answer.close()
-	if to.Port() == dnsPort {
-		to = netip.AddrPortFrom(link.Gate4(), dnsPort)
+	defer r.answer.close()
+	if r.to.Port() == dnsPort {
+		r.to = netip.AddrPortFrom(link.Gate4(), dnsPort)
 	}
-	serve(s, to, answer)
+	k.serve(s, r)
 }
 
 // add registers a session, so that Close cuts it; remove ends and unregisters it.
@@ -226,7 +232,7 @@ func (e *Entrance) add(s *session) bool {
 }
 
 func (e *Entrance) remove(s *session) {
-	s.Close()
+	s.end()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.open, s)

@@ -74,7 +74,7 @@ func (s *scene) close(t testing.TB) {
 }
 
 // dial is Client.Dial, with a deadline for the connection.
-func (s *scene) dial(t testing.TB, network, to string) *net.UnixConn {
+func (s *scene) dial(t testing.TB, network, to string) *entrancetest.Conn {
 	t.Helper()
 	c, err := s.Dial(network, to)
 	if err != nil {
@@ -264,10 +264,10 @@ func TestDial_ReturnsErrno(t *testing.T) {
 func TestDial_EndsWithSession(t *testing.T) {
 	t.Parallel()
 	s := open(t, hang)
-	for name, end := range map[string]func(*net.UnixConn) error{
-		"a close":    (*net.UnixConn).Close,
-		"a shutdown": func(c *net.UnixConn) error { return errors.Join(c.CloseRead(), c.CloseWrite()) },
-		"a close after a write": func(c *net.UnixConn) error {
+	for name, end := range map[string]func(*entrancetest.Conn) error{
+		"a close":    (*entrancetest.Conn).Close,
+		"a shutdown": func(c *entrancetest.Conn) error { return errors.Join(c.CloseRead(), c.CloseWrite()) },
+		"a close after a write": func(c *entrancetest.Conn) error {
 			_, err := c.Write([]byte("early"))
 			return errors.Join(err, c.CloseWrite(), c.Close())
 		},
@@ -304,32 +304,52 @@ func TestHeader_RefusesHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	h := ask.Header(netip.MustParseAddrPort(host))
-	for name, send := range map[string]func(*net.UnixConn) error{
-		"no descriptor":     func(c *net.UnixConn) error { return entrancetest.Send(c, h[:]) },
-		"two descriptors":   func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], w, w) },
-		"three descriptors": func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], w, w, w) },
-		"the wrong end":     func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], r) },
-		"no pipe":           func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], null) },
-		"a short header":    func(c *net.UnixConn) error { return entrancetest.Send(c, h[:19], w) },
-		"garbage":           func(c *net.UnixConn) error { return entrancetest.Send(c, bytes.Repeat([]byte{7}, 20), w) },
-		"another version":   func(c *net.UnixConn) error { return entrancetest.Send(c, append([]byte{2}, h[1:]...), w) },
-		"silence":           func(*net.UnixConn) error { return nil },
-		"an end":            func(c *net.UnixConn) error { return c.CloseWrite() },
+	end, far, err := entrancetest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
+	defer far.Close()
+	h := ask.Header(netip.MustParseAddrPort(host), 0)
+	for _, tt := range []struct {
+		name, networks string
+		send           func(*net.UnixConn) error
+	}{
+		{"no descriptor", "tcp udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:]) }},
+		{"one descriptor", "udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], w) }},
+		{"two descriptors", "tcp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], w, w) }},
+		{"two pipes", "udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], w, w) }},
+		{"three descriptors", "tcp udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], w, far, far) }},
+		{"the wrong order", "udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], far, w) }},
+		{"a stream", "udp", func(c *net.UnixConn) error { return sendSocket(c, h[:], w, "unix") }},
+		{"datagrams", "udp", func(c *net.UnixConn) error { return sendSocket(c, h[:], w, "unixgram") }},
+		{"a socket of the Internet", "udp",
+			func(c *net.UnixConn) error { return sendSocket(c, h[:], w, "udp") }},
+		{"a listener", "udp", func(c *net.UnixConn) error { return sendListener(t, c, h[:], w) }},
+		{"the wrong end", "tcp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], r) }},
+		{"the wrong end", "udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], r, far) }},
+		{"no pipe", "tcp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], null) }},
+		{"no pipe", "udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:], null, far) }},
+		{"a short header", "tcp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:19], w) }},
+		{"a short header", "udp", func(c *net.UnixConn) error { return entrancetest.Send(c, h[:19], w, far) }},
+		{"garbage", "tcp", func(c *net.UnixConn) error { return entrancetest.Send(c, bytes.Repeat([]byte{7}, len(h)), w) }},
+		{"another version", "tcp", func(c *net.UnixConn) error { return entrancetest.Send(c, append([]byte{1}, h[1:]...), w) }},
+		{"silence", "tcp udp", func(*net.UnixConn) error { return nil }},
+		{"an end", "tcp udp", func(c *net.UnixConn) error { return c.CloseWrite() }},
 	} {
-		for _, network := range []string{"tcp", "udp"} {
+		for _, network := range strings.Fields(tt.networks) {
 			c, err := s.Connect(network)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := send(c); err != nil {
+			if err := tt.send(c); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("%s over %s: %d bytes, %v", name, network, n, err)
+				t.Errorf("%s over %s: %d bytes, %v", tt.name, network, n, err)
 			}
 			c.Close()
 		}
@@ -344,6 +364,33 @@ func TestHeader_RefusesHostile(t *testing.T) {
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("%d bytes were written, %v", n, err)
 	}
+}
+
+// sendSocket sends a header with a pipe and a socket that is not the end of a pair.
+func sendSocket(c *net.UnixConn, header []byte, w *os.File, network string) error {
+	kind, domain := unix.SOCK_DGRAM, unix.AF_UNIX
+	switch network {
+	case "unix":
+		kind = unix.SOCK_STREAM
+	case "udp":
+		domain = unix.AF_INET
+	}
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), network)
+	defer f.Close()
+	return entrancetest.Send(c, header, w, f)
+}
+
+// sendListener is sendSocket with a listener of the right type.
+func sendListener(t *testing.T, c *net.UnixConn, header []byte, w *os.File) error {
+	t.Helper()
+	_, stream, messages := entrancetest.Listen(t)
+	defer stream.Close()
+	defer messages.Close()
+	return entrancetest.Send(c, header, w, messages)
 }
 
 // TestStatus_DoesNotWait passes a full pipe as the status pipe, in blocking mode.
@@ -368,7 +415,7 @@ func TestStatus_DoesNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	h := ask.Header(netip.MustParseAddrPort(host))
+	h := ask.Header(netip.MustParseAddrPort(host), 0)
 	if err := entrancetest.Send(c, h[:], w); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +435,7 @@ func TestStatus_NobodyWaits(t *testing.T) {
 		}
 		return to(ctx, network, at)
 	})
-	var all []*net.UnixConn
+	var all []net.Conn
 	for range 2 {
 		c, status, err := s.Ask("tcp", host)
 		if err != nil {
@@ -405,7 +452,7 @@ func TestStatus_NobodyWaits(t *testing.T) {
 }
 
 // echoes checks that a connection leads to echo.
-func echoes(t *testing.T, c *net.UnixConn) {
+func echoes(t *testing.T, c net.Conn) {
 	t.Helper()
 	b := make([]byte, 1)
 	err := c.SetDeadline(time.Now().Add(2 * time.Minute))
@@ -433,7 +480,7 @@ func TestHeaders_AreBounded(t *testing.T) {
 	}
 	refused := 0
 	for err := errors.New(""); err != nil; refused++ { // until the first have timed out
-		var c *net.UnixConn
+		var c net.Conn
 		if c, err = s.Dial("tcp", host); err == nil {
 			c.Close()
 		}
@@ -466,72 +513,8 @@ func TestConnections_AreBounded(t *testing.T) {
 	}
 }
 
-// TestMessages_PreservesDatagrams checks that messages are datagrams, also empty ones, that ones that are too long are
-// lost, and that a sandbox that does not read does not matter.
-func TestMessages_PreservesDatagrams(t *testing.T) {
-	t.Parallel()
-	u, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer u.Close()
-	s := open(t, func(ctx context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, network, u.LocalAddr().String())
-	})
-	if err := u.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	for _, to := range []string{host, "[2606::1]:123"} {
-		c, b := s.dial(t, "udp", to), make([]byte, 1<<17)
-		if err := c.SetWriteBuffer(1 << 20); err != nil {
-			t.Fatal(err)
-		}
-		most := mostOf(netip.MustParseAddrPort(to))
-		for _, size := range []int{1, most + 1, 0, 3, 1 << 16, 1 << 17, 60000, most} {
-			if err := entrancetest.Send(c, make([]byte, size)); err != nil {
-				t.Fatal(err)
-			}
-			if size > most {
-				continue
-			}
-			n, from, err := u.ReadFrom(b)
-			if n != size || err != nil {
-				t.Fatalf("%s: %d bytes of %d, %v", to, n, size, err)
-			}
-			if size == 0 {
-				continue // Read would return io.EOF for an empty message
-			}
-			if _, err := u.WriteTo(b[:n], from); err != nil {
-				t.Fatal(err)
-			}
-			if n, err := c.Read(b); n != size || err != nil {
-				t.Errorf("%s: %d bytes of %d come back, %v", to, n, size, err)
-			}
-		}
-		if err := entrancetest.Send(c, []byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		_, from, err := u.ReadFrom(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2000 {
-			if _, err := u.WriteTo(make([]byte, 1000), from); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := entrancetest.Send(c, []byte("still here")); err != nil {
-			t.Fatal(err)
-		}
-		if n, _, err := u.ReadFrom(b); string(b[:n]) != "still here" || err != nil {
-			t.Errorf("%d bytes, %v", n, err)
-		}
-	}
-}
-
-// TestClose_EndsEverything checks that Close returns and leaves nothing, whatever is in progress. It is not parallel: it
-// looks at all goroutines of the process.
+// TestClose_EndsEverything checks that Close returns and leaves nothing, whatever is in progress. It is not parallel:
+// it looks at all goroutines of the process.
 func TestClose_EndsEverything(t *testing.T) {
 	hosts := toServer(t, echo)
 	before := openFiles(t)
@@ -545,7 +528,7 @@ func TestClose_EndsEverything(t *testing.T) {
 	for range 20 {
 		c := s.dial(t, "tcp", host)
 		flow := s.dial(t, "udp", host)
-		for _, x := range []*net.UnixConn{c, flow} {
+		for _, x := range []*entrancetest.Conn{c, flow} {
 			if _, err := x.Write([]byte("x")); err != nil {
 				t.Fatal(err)
 			}

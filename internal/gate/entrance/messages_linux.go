@@ -6,7 +6,10 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -18,23 +21,41 @@ import (
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
-// serveMessages copies datagrams in both directions until the sandbox closes the session.
-func (e *Entrance) serveMessages(s *session, to netip.AddrPort, answer *status) {
+// serveMessages copies datagrams in both directions until init ends the session or the sandbox closes its end. When it
+// returns, nothing uses the far end or the port of the session.
+func (e *Entrance) serveMessages(s *session, r *request) {
 	var wq waiter.Queue
-	ep, no := e.connect(e.done, udp.ProtocolNumber, &wq, to)
+	ep, no := e.connect(e.done, udp.ProtocolNumber, &wq, r)
 	if ep != nil {
 		defer ep.Close()
 		s.attach(ep)
 	}
-	if answer.answer(no); no != 0 {
+	if r.answer.answer(no); no != 0 {
+		return
+	}
+	far, err := r.far.SyscallConn()
+	if err != nil {
 		return
 	}
 	in := gonet.NewUDPConn(&wq, ep)
-	var down sync.WaitGroup
-	down.Go(func() { s.receive(in) })
-	s.send(in, mostOf(to))
-	s.cut()
+	var watch, down sync.WaitGroup
+	watch.Go(func() {
+		s.awaitEnd()
+		_ = in.SetWriteDeadline(time.Now().Add(queuedFor))
+		_ = r.far.SetReadDeadline(time.Unix(1, 0))
+	})
+	down.Go(func() { receive(far, in) })
+	send(in, far, mostOf(r.to))
+	ep.Abort()
 	down.Wait()
+	_ = s.SetReadDeadline(time.Unix(1, 0))
+	watch.Wait()
+	r.far.Close()
+}
+
+// awaitEnd waits until init ends the session. It sends nothing after the header, so any message is an end too.
+func (s *session) awaitEnd() {
+	_ = s.raw.Read(func(fd uintptr) bool { return isSet(fd, unix.POLLIN|unix.POLLRDHUP) })
 }
 
 // mostOf returns the size of the longest datagram to an address: the gate refuses fragments.
@@ -45,44 +66,81 @@ func mostOf(to netip.AddrPort) int {
 	return link.PairMTU - header.IPv6MinimumSize - header.UDPMinimumSize
 }
 
-// send sends each message of the sandbox as a datagram, until the sandbox closes the socket. Longer ones than most are
-// lost.
-func (s *session) send(in *gonet.UDPConn, most int) {
+// send sends each message of the sandbox as a datagram, until the sandbox closes its end. At the read deadline of far
+// it sends those that are queued: a session ends only then. Longer ones than most are lost.
+func send(in *gonet.UDPConn, far syscall.RawConn, most int) {
 	buf := make([]byte, limit.Datagram)
 	for {
-		n, err := s.readMessage(buf[:most])
+		n, err := awaitMessage(far, buf[:most])
 		switch {
 		case errors.Is(err, io.EOF):
-			_ = s.awaitHangup() // an error means that the session was cut
+			_ = awaitHangup(far) // an error means that the session has ended
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			sendQueued(in, far, buf[:most])
 			return
 		case errors.Is(err, unix.EMSGSIZE):
 			continue
 		case err != nil:
 			return
 		}
-		if _, err := in.Write(buf[:n]); err != nil {
-			// The error may be that of an earlier datagram, which the gate refused; only one of its own loses this one.
-			_, _ = in.Write(buf[:n])
+		sendOne(in, buf[:n])
+	}
+}
+
+const (
+	// maxQueued bounds the messages that sendQueued sends: more than a queue has room for, unless somebody fills it
+	// meanwhile, which init prevents.
+	maxQueued = 1 << 16
+	// queuedFor bounds how long the gate may take to accept them. The rest is lost, as on a network that is congested.
+	queuedFor = time.Second
+)
+
+// sendQueued sends the messages that are queued.
+func sendQueued(in *gonet.UDPConn, far syscall.RawConn, buf []byte) {
+	for range maxQueued {
+		var n int
+		var err error
+		if far.Control(func(fd uintptr) { n, err = readMessage(fd, buf) }) != nil {
+			return
+		}
+		switch {
+		case err == nil:
+			sendOne(in, buf[:n])
+		case !errors.Is(err, unix.EMSGSIZE):
+			return
 		}
 	}
 }
 
-// readMessage reads one message. It returns io.EOF at the end, and EMSGSIZE for a message longer than b. An empty
-// message is an empty datagram, but hides what follows it when the other end has closed.
-func (s *session) readMessage(b []byte) (n int, err error) {
-	var flags int
-	var ended bool
-	waited := s.raw.Read(func(fd uintptr) bool {
-		n, _, flags, _, err = unix.Recvmsg(int(fd), b, nil, unix.MSG_DONTWAIT)
-		ended = err == nil && n == 0 && isSet(fd, unix.POLLRDHUP)
+// sendOne sends a datagram, or loses it.
+func sendOne(in *gonet.UDPConn, b []byte) {
+	if _, err := in.Write(b); err != nil {
+		// The error may be that of an earlier datagram, which the gate refused; only one of its own loses this one.
+		_, _ = in.Write(b)
+	}
+}
+
+// awaitMessage waits for a message and reads it, as readMessage does.
+func awaitMessage(far syscall.RawConn, b []byte) (n int, err error) {
+	waited := far.Read(func(fd uintptr) bool {
+		n, err = readMessage(fd, b)
 		return !errors.Is(err, unix.EAGAIN)
 	})
-	switch {
-	case waited != nil:
+	if waited != nil {
 		return 0, waited
+	}
+	return n, err
+}
+
+// readMessage reads one message, or returns EAGAIN. It returns io.EOF at the end, and EMSGSIZE for a message longer
+// than b. An empty message is an empty datagram, but hides what follows it when the other end has closed.
+func readMessage(fd uintptr, b []byte) (n int, err error) {
+	n, _, flags, _, err := unix.Recvmsg(int(fd), b, nil, unix.MSG_DONTWAIT)
+	switch {
 	case err != nil:
 		return 0, err
-	case ended:
+	case n == 0 && isSet(fd, unix.POLLRDHUP):
 		return 0, io.EOF
 	case flags&unix.MSG_TRUNC != 0:
 		return 0, unix.EMSGSIZE
@@ -90,9 +148,9 @@ func (s *session) readMessage(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// receive passes datagrams to the sandbox until the session is cut. It never waits for the sandbox: a datagram that
-// finds no room is lost.
-func (s *session) receive(in *gonet.UDPConn) {
+// receive passes datagrams to the sandbox until the session is cut or has ended. It never waits for the sandbox: a
+// datagram that finds no room is lost.
+func receive(far syscall.RawConn, in *gonet.UDPConn) {
 	buf := make([]byte, limit.Datagram)
 	for {
 		n, err := in.Read(buf)
@@ -102,9 +160,9 @@ func (s *session) receive(in *gonet.UDPConn) {
 		if err != nil {
 			continue // the gate refused an earlier datagram
 		}
-		if err := s.raw.Control(func(fd uintptr) {
-			err = unix.Sendmsg(int(fd), buf[:n], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		}); err != nil {
+		if far.Control(func(fd uintptr) {
+			_ = unix.Sendmsg(int(fd), buf[:n], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		}) != nil {
 			return
 		}
 	}

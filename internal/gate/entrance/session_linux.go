@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -26,6 +27,7 @@ type session struct {
 
 	mu    sync.Mutex
 	ep    tcpip.Endpoint // guarded by mu; nil while there is none
+	far   *os.File       // of a session for UDP; guarded by mu, nil before its header
 	isCut bool           // guarded by mu
 }
 
@@ -43,6 +45,15 @@ func (s *session) attach(ep tcpip.Endpoint) {
 	}
 }
 
+// own makes far the far end that cut and end close.
+func (s *session) own(far *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.far = far; s.isCut {
+		far.Close()
+	}
+}
+
 // cut ends both sides of the session at once.
 func (s *session) cut() {
 	s.mu.Lock()
@@ -51,13 +62,28 @@ func (s *session) cut() {
 	if s.ep != nil {
 		s.ep.Abort() // first, or the end of the socket would be forwarded as an orderly one
 	}
+	s.close()
+}
+
+// end closes the sockets. It may be called more than once.
+func (s *session) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.close()
+}
+
+// close is end with mu held. The far end is first: init may use it for another session when the connection ends.
+func (s *session) close() {
+	if s.far != nil {
+		s.far.Close()
+	}
 	s.Close()
 }
 
-// awaitHangup waits until both directions of the socket have ended: the other end has closed, or each end has shut
+// awaitHangup waits until both directions of a socket have ended: the other end has closed, or each end has shut
 // down its own. It returns an error when the socket is closed here, or at its read deadline.
-func (s *session) awaitHangup() error {
-	return s.raw.Read(func(fd uintptr) bool { return isSet(fd, unix.POLLHUP) })
+func awaitHangup(raw syscall.RawConn) error {
+	return raw.Read(func(fd uintptr) bool { return isSet(fd, unix.POLLHUP) })
 }
 
 // hungUp reports whether both directions of the socket have ended.
@@ -73,38 +99,75 @@ func isSet(fd uintptr, events int16) bool {
 	return err == nil && n > 0 && p[0].Revents&events != 0
 }
 
-// readHeader reads the first message of the socket: an address and a status pipe, which the caller closes.
-func (s *session) readHeader() (to netip.AddrPort, answer *status, err error) {
+// request is what a header asks for.
+type request struct {
+	to     netip.AddrPort
+	from   uint16
+	answer *status  // the caller closes it
+	far    *os.File // of a session for UDP, which owns it
+}
+
+// readHeader reads the first message of the socket, with its descriptors: one for TCP, two for UDP.
+func (s *session) readHeader(want int) (*request, error) {
 	if err := s.SetReadDeadline(time.Now().Add(limit.EntranceHeaderSeconds * time.Second)); err != nil {
-		return to, nil, err
+		return nil, err
 	}
-	b, rights := make([]byte, ask.HeaderSize), make([]byte, unix.CmsgSpace(4))
+	b, rights := make([]byte, ask.HeaderSize), make([]byte, unix.CmsgSpace(4*want))
 	var n, got, flags int
 	var failed error
-	err = s.raw.Read(func(fd uintptr) bool {
+	err := s.raw.Read(func(fd uintptr) bool {
 		n, got, flags, _, failed = unix.Recvmsg(int(fd), b, rights, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		return !errors.Is(failed, unix.EAGAIN)
 	})
 	if err = errors.Join(err, failed); err != nil {
-		return to, nil, err
+		return nil, err
 	}
 	fds, err := descriptors(rights[:got])
-	if err == nil && (len(fds) != 1 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0) {
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	if err == nil && (len(fds) != want || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0) {
 		err = fault.New(fault.Invalid, "a header has %d descriptors, or is too long", len(fds))
 	}
+	var r request
 	if err == nil {
-		to, err = ask.ParseHeader(b[:n])
+		r.to, r.from, err = ask.ParseHeader(b[:n])
 	}
-	if err == nil {
-		answer, err = openStatus(fds[0])
-	}
-	for _, fd := range fds {
-		unix.Close(fd)
+	if err == nil && want > 1 {
+		if r.far, err = openFar(fds[1]); err == nil {
+			s.own(r.far)
+		}
 	}
 	if err == nil {
 		err = s.SetReadDeadline(time.Time{})
 	}
-	return to, answer, err
+	if err == nil {
+		r.answer, err = openStatus(fds[0])
+	}
+	return &r, err
+}
+
+// openFar returns a duplicate of fd, a descriptor from the sandbox, which must be a Unix socket that keeps the bounds
+// of messages. Nothing that is done with it waits, whatever flags the sandbox sets.
+func openFar(fd int) (*os.File, error) {
+	for _, o := range [][2]int{
+		{unix.SO_DOMAIN, unix.AF_UNIX}, {unix.SO_TYPE, unix.SOCK_SEQPACKET}, {unix.SO_ACCEPTCONN, 0},
+	} {
+		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, o[0]); err != nil || got != o[1] {
+			return nil, fault.New(fault.Invalid, "the descriptor of a header is not the end of a pair").Because(err)
+		}
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(own, true); err != nil { // the runtime waits for it
+		unix.Close(own)
+		return nil, err
+	}
+	return os.NewFile(uintptr(own), "far end"), nil
 }
 
 // descriptors returns the descriptors in control messages.

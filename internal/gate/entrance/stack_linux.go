@@ -94,13 +94,17 @@ func refused(to netip.AddrPort) syscall.Errno {
 
 // connect connects an endpoint of the stack, and waits for the handshake of TCP until ctx ends.
 func (e *Entrance) connect(ctx context.Context, proto tcpip.TransportProtocolNumber, wq *waiter.Queue,
-	to netip.AddrPort) (tcpip.Endpoint, syscall.Errno) {
+	r *request) (tcpip.Endpoint, syscall.Errno) {
+	to := r.to
 	if no := refused(to); no != 0 {
 		return nil, no
 	}
 	ep, terr := e.stack.NewEndpoint(proto, pipe.NetProto(to.Addr()), wq)
 	if terr != nil {
 		return nil, errnoOf(terr)
+	}
+	if r.from != 0 {
+		_ = ep.Bind(tcpip.FullAddress{Port: r.from}) // if that port is not free, Connect takes another
 	}
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	wq.EventRegister(&entry)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -35,9 +34,9 @@ const (
 const orphanFor = time.Minute
 
 // serveStream connects a session by TCP and copies in both directions until both have ended, or one is broken.
-func (e *Entrance) serveStream(s *session, to netip.AddrPort, answer *status) {
+func (e *Entrance) serveStream(s *session, r *request) {
 	var wq waiter.Queue
-	ep, err := e.dial(s, &wq, to, answer)
+	ep, err := e.dial(s, &wq, r)
 	if err != nil {
 		return
 	}
@@ -60,20 +59,20 @@ func (e *Entrance) serveStream(s *session, to netip.AddrPort, answer *status) {
 var errRefused = errors.New("the connection is refused")
 
 // dial connects to an address until the sandbox closes the session, and answers.
-func (e *Entrance) dial(s *session, wq *waiter.Queue, to netip.AddrPort, answer *status) (tcpip.Endpoint, error) {
+func (e *Entrance) dial(s *session, wq *waiter.Queue, r *request) (tcpip.Endpoint, error) {
 	ctx, cancel := context.WithCancel(e.done)
 	defer cancel()
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		if s.awaitHangup() == nil {
+		if awaitHangup(s.raw) == nil {
 			cancel()
 		}
 	})
-	ep, no := e.connect(ctx, tcp.ProtocolNumber, wq, to)
+	ep, no := e.connect(ctx, tcp.ProtocolNumber, wq, r)
 	err := s.SetReadDeadline(time.Unix(1, 0))
 	watch.Wait()
 	err = errors.Join(err, s.SetReadDeadline(time.Time{}))
-	answer.answer(no)
+	r.answer.answer(no)
 	if err == nil && no != 0 {
 		err = errRefused
 	}
@@ -117,7 +116,7 @@ func (s *session) copyOut(in *gonet.TCPConn, most int) {
 		s.cut()
 		return
 	}
-	if s.awaitHangup() == nil && in.SetReadDeadline(time.Now().Add(orphanFor)) != nil {
+	if awaitHangup(s.raw) == nil && in.SetReadDeadline(time.Now().Add(orphanFor)) != nil {
 		s.cut()
 	}
 }

@@ -122,14 +122,14 @@ func TestGateProgram_ServesEntrance(t *testing.T) {
 	}
 }
 
-// TestGateProgram_ClosesEntrance checks that a gate process with open connections exits by itself, and in time: one that
-// is killed has not recorded the ends.
+// TestGateProgram_ClosesEntrance checks that a gate process with open connections exits by itself, and in time: one
+// that is killed has not recorded the ends.
 func TestGateProgram_ClosesEntrance(t *testing.T) {
 	t.Parallel()
 	host, port := echoOutside(t)
 	c, p, dir := entry(t, said(t, net.JoinHostPort(host, port)))
 	const open = 20
-	var conns []*net.UnixConn
+	var conns []net.Conn
 	for range open {
 		conn, err := c.Dial("tcp", net.JoinHostPort(host, port))
 		if err != nil {

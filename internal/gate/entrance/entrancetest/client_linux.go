@@ -59,25 +59,88 @@ func (c Client) Connect(network string) (*net.UnixConn, error) {
 	return net.DialUnix(kind, nil, c.addr(kind))
 }
 
+// Conn is a connection of the sandbox: for UDP, its end of a pair.
+type Conn struct {
+	*net.UnixConn
+	Session *net.UnixConn // of UDP; nil for TCP
+}
+
+// Close closes the connection and its session.
+func (c *Conn) Close() error {
+	if c.Session != nil {
+		c.Session.Close()
+	}
+	return c.UnixConn.Close()
+}
+
 // Ask connects, and sends the header for an address. The caller closes both, and reads the status with Await.
-func (c Client) Ask(network, to string) (conn *net.UnixConn, status *os.File, err error) {
-	conn, err = c.Connect(network)
+func (c Client) Ask(network, to string) (conn *Conn, status *os.File, err error) {
+	if network == "udp" {
+		end, far, err := Pair()
+		if err != nil {
+			return nil, nil, err
+		}
+		defer far.Close()
+		session, status, err := c.Begin(far, to, 0)
+		if err != nil {
+			end.Close()
+			return nil, nil, err
+		}
+		return &Conn{end, session}, status, nil
+	}
+	stream, err := c.Connect(network)
 	if err != nil {
 		return nil, nil, err
 	}
+	if status, err = header(stream, to, 0); err != nil {
+		stream.Close()
+		return nil, nil, err
+	}
+	return &Conn{UnixConn: stream}, status, nil
+}
+
+// Begin begins a session for UDP with the far end of a pair, which the caller keeps. from is the port of its header.
+func (c Client) Begin(far *os.File, to string, from uint16) (session *net.UnixConn, status *os.File, err error) {
+	if session, err = c.Connect("udp"); err != nil {
+		return nil, nil, err
+	}
+	if status, err = header(session, to, from, far); err != nil {
+		session.Close()
+		return nil, nil, err
+	}
+	return session, status, nil
+}
+
+// Pair returns a pair of sockets for UDP: the end of the sandbox, and the far end.
+func Pair() (end *net.UnixConn, far *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	near := os.NewFile(uintptr(pair[0]), "end")
+	defer near.Close()
+	far = os.NewFile(uintptr(pair[1]), "far end")
+	c, err := net.FileConn(near)
+	if err != nil {
+		far.Close()
+		return nil, nil, err
+	}
+	return c.(*net.UnixConn), far, nil
+}
+
+// header sends the header for an address, with a status pipe and other descriptors.
+func header(conn *net.UnixConn, to string, from uint16, others ...*os.File) (status *os.File, err error) {
 	status, w, err := os.Pipe()
 	if err != nil {
-		conn.Close()
-		return nil, nil, err
+		return nil, err
 	}
 	defer w.Close()
-	h := ask.Header(netip.MustParseAddrPort(to))
-	if err := Send(conn, h[:], w); err != nil {
-		conn.Close()
+	h := ask.Header(netip.MustParseAddrPort(to), from)
+	if err := Send(conn, h[:], append([]*os.File{w}, others...)...); err != nil {
 		status.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return conn, status, nil
+	return status, nil
 }
 
 // Send sends one message with descriptors.
@@ -117,7 +180,7 @@ func Await(status *os.File) (syscall.Errno, error) {
 }
 
 // Dial asks for a connection and waits for its status, which is the error if it is not 0.
-func (c Client) Dial(network, to string) (*net.UnixConn, error) {
+func (c Client) Dial(network, to string) (*Conn, error) {
 	conn, status, err := c.Ask(network, to)
 	if err != nil {
 		return nil, err
