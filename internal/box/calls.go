@@ -249,6 +249,7 @@ type Frozen struct {
 	procs    int
 	suspects Suspects
 	programs []wire.Program
+	loose    bool // processes can continue themselves; see Held
 	once     sync.Once
 	err      error
 }
@@ -269,7 +270,8 @@ func (b *Box) Freeze(ctx context.Context) (*Frozen, error) {
 		conn.Close()
 		return nil, otherVersion()
 	}
-	return &Frozen{conn: conn, procs: f.Procs, suspects: suspectsOf(f), programs: f.Programs}, nil
+	return &Frozen{conn: conn, procs: f.Procs, suspects: suspectsOf(f), programs: f.Programs,
+		loose: f.Loose}, nil
 }
 
 func otherVersion() error {

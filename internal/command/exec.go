@@ -143,7 +143,7 @@ func (r *Runner) beginning(
 	if err != nil || known {
 		return nil, err
 	}
-	return append([]audit.Statement{execRecord(ctx, r.c.Cleaners, rec, req)}, besides...), nil
+	return append([]audit.Statement{r.execRecord(ctx, rec, req)}, besides...), nil
 }
 
 // startIsRecorded reports whether the start of a command is already recorded. Only the supervised command can be

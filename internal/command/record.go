@@ -12,14 +12,15 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger"
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 )
 
 // execRecord returns the record of the start of a command.
-func execRecord(ctx context.Context, m *audit.Cleaners, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
-	c := m.For(ctx, rec, req.Env...)
+func (r *Runner) execRecord(ctx context.Context, rec *meta.Sandbox, req wire.ExecRequest) audit.Statement {
+	c := r.c.Cleaners.For(ctx, rec, req.Env...)
 	return audit.Statement{By: format.ByDaemon, Body: &format.Exec{
 		Exec: req.ID, Args: c.RecordArgs(req.Cmd), Dir: c.RecordText(req.Dir),
-		Env: c.RecordEnvNames(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: rec.User,
+		Env: c.RecordEnvNames(slices.Concat(rec.Env, req.Env)...), TTY: req.TTY, User: policies.RunsAs(rec, r.c.UID),
 	}}
 }
 

@@ -33,6 +33,7 @@ type Config struct {
 	Budgets   *audit.Budgets // of automatic snapshots
 	Journals  *audit.Journals
 	Policies  *policies.Policies
+	UID       uint32 // id, on the host, of the user that the daemon runs as
 	Feed      *events.Bus
 	Rand      io.Reader
 	// Go runs a function in the background, unless the engine is being closed. Its context is canceled when the engine

@@ -89,7 +89,7 @@ func (r *Runner) Adopt(ctx context.Context, h Held, rec *meta.Sandbox, b Box, ru
 		c := newCommand(rec.ID, x.ID, now, rec.Head)
 		c.req = wire.ExecRequest{ID: x.ID, Cmd: x.Cmd, TTY: x.TTY, Capture: x.Capture}
 		r.c.Register.replace(c)
-		tell = append(tell, execRecord(ctx, r.c.Cleaners, rec, c.req))
+		tell = append(tell, r.execRecord(ctx, rec, c.req))
 		ids = append(ids, x.ID)
 		if x.ID != run || rec.Run == nil {
 			r.keep(&s, b, c)

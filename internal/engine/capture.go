@@ -221,24 +221,6 @@ func (c *capturing) input(ctx context.Context) layer.CaptureInput {
 	return in
 }
 
-// take makes a layer of the changes, unless there are so many that the upper is adopted.
-func (c *capturing) take(ctx, hold context.Context) error {
-	in := c.input(ctx)
-	var err error
-	c.shape.RLock() // so that the layers to compare with are not removed
-	// Clients that write files from outside are not paused with the processes.
-	c.Files.HoldNames(c.s.ID, func() { c.got, err = c.Layers.Capture(hold, c.layer, in) })
-	c.shape.RUnlock()
-	if err != nil {
-		return fault.Wrap(err, "capture sandbox %s", c.rec.Name)
-	}
-	if c.got.Unkept > 0 {
-		c.Logger.Warn("a snapshot omits extended attributes that a layer cannot hold",
-			"sandbox", c.s.ID, "entries", c.got.Unkept)
-	}
-	return nil
-}
-
 // keepMemory stores the memory of the frozen processes. They resume before it is stored, unless the caller wants them
 // frozen. Garbage collection spares the image until known is called.
 func (c *capturing) keepMemory(ctx, hold context.Context) (known func(), err error) {

@@ -25,6 +25,7 @@ func commandConfig(e *Engine) command.Config {
 	return command.Config{
 		Sandboxes: commandCore{e}, Memory: e.Images, Register: e.register, Records: e.DB, Book: e.Book, Ledger: e.Ledger,
 		Cleaners: e.cleaners, Budgets: e.budgets, Journals: e.journals, Policies: e.Policies, Feed: e.Feed, Rand: e.Rand,
+		UID: e.UID,
 		Go: func(fn func(context.Context)) {
 			if e.bgCtx.Err() == nil {
 				inBackground(e)(fn)

@@ -235,6 +235,9 @@ type Frozen interface {
 	Root(ctx context.Context) (*LiveRoot, error)
 	// Programs returns the programs that were started since the last freeze, oldest first, with BoxConfig.Trace.
 	Programs() []wire.Program
+	// Held reports whether no process has run since the freeze, or since the last call. If one has, all are stopped
+	// again, and Procs and Suspects are as of now.
+	Held(ctx context.Context) (bool, error)
 	Thaw() error
 	// Drop thaws without waiting, even while Thaw waits.
 	Drop()

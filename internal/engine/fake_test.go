@@ -80,6 +80,7 @@ type fakeBox struct {
 	alone    bool           // Ended.Alone of commands
 	suspects layer.Suspects // reported by freezes
 	onRoot   func()         // called by Root of a freeze
+	held     func() bool    // the answer of Held; nil: true
 	programs []wire.Program
 	freezes  int
 	hanging  atomic.Int32 // commands that run until the box stops
@@ -419,6 +420,9 @@ func (f fakeFrozen) Procs() int               { return f.b.procs }
 func (f fakeFrozen) Suspects() layer.Suspects { return f.b.suspects }
 func (f fakeFrozen) Programs() []wire.Program { return f.b.programs }
 func (fakeFrozen) Drop()                      {}
+func (f fakeFrozen) Held(context.Context) (bool, error) {
+	return f.b.held == nil || f.b.held(), nil
+}
 func (f fakeFrozen) Thaw() error {
 	f.b.thawed.Add(1)
 	if f.b.stuck.Load() {

@@ -15,6 +15,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/gitwork"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/timeline"
@@ -54,8 +55,8 @@ func (e *Engine) Sandbox(ctx context.Context, name string) (wire.Sandbox, error)
 func (e *Engine) wire(ctx context.Context, rec *meta.Sandbox) wire.Sandbox {
 	w := wire.Sandbox{
 		ID: string(rec.ID), Name: rec.Name, Created: rec.Created, Head: string(rec.Head), State: wire.StateIdle,
-		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: rec.User, Net: rec.Net, Policy: rec.Policy, Env: rec.Env,
-		Limits: rec.Limits, Ignored: rec.Ignored, Labels: rec.Labels,
+		From: rec.From, Driver: rec.Driver, Tier: rec.Tier, User: policies.RunsAs(rec, e.UID),
+		Net: rec.Net, Policy: rec.Policy, Env: rec.Env, Limits: rec.Limits, Ignored: rec.Ignored, Labels: rec.Labels,
 		Tournament: rec.Tournament, Self: self(rec), Expires: rec.Expires, IdleStopMS: rec.IdleStopMS,
 		Repo: gitwork.WireRepo(rec.Repo), Quarantine: wireQuarantine(rec.Quarantine),
 	}

@@ -142,14 +142,14 @@ func (f *front) ip6(pkt *stack.PacketBuffer) bool {
 	case h[6] == unix.IPPROTO_ICMPV6 && size <= pkt.Data().Size():
 		f.icmp6(pkt, src, dst, size)
 		return false
+	case h[6] == unix.IPPROTO_ROUTING:
+		f.gate.drop(protocol(h[6]), dst, "the packet has a routing header, so this address is perhaps not its last")
+		return false
 	case dst.IsMulticast():
-		switch {
-		case h[6] == unix.IPPROTO_UDP:
-			f.gate.drop(UDP, dst, "multicast and broadcast are not supported")
-		case h[6] == unix.IPPROTO_HOPOPTS && !isReport(pkt):
-			f.gate.drop(protocol(h[6]), dst, "multicast and broadcast are not supported")
-		default:
+		if h[6] == unix.IPPROTO_ICMPV6 || h[6] == unix.IPPROTO_HOPOPTS && isReport(pkt) {
 			f.gate.counts.frames.Add(1) // includes the kernel's own reports
+		} else {
+			f.gate.drop(protocol(h[6]), dst, "multicast and broadcast are not supported")
 		}
 		return false
 	case src != link.Box6():

@@ -74,7 +74,10 @@ const withoutManifest = "the snapshot has no manifest: it is flushed and can be 
 
 const watchesTest = "internal/boxfs/watches_test.go "
 
-const deepTest = "internal/layer/deep_test.go "
+const (
+	deepTest = "internal/layer/deep_test.go "
+	diffTest = "internal/layer/diff_bounds_test.go "
+)
 
 // history returns the bounds on snapshots, layers and requests about them.
 func history() area {
@@ -94,7 +97,7 @@ func history() area {
 		{"memory that a capture takes for each of these", LiveEntry, "bytes", "the number of entries is limited",
 			"internal/limit/limit_test.go TestEntries_LeaveHalfOfTheMemory"},
 		{"changes in one answer", DiffEntries, "entries", "the answer says `truncated`; where all are needed, `too_large`",
-			deepTest + "TestDiff_BoundsListedChanges"},
+			diffTest + "TestDiff_BoundsListedChanges"},
 		{"paths of the changes in one answer", DiffBytes, "bytes",
 			"the answer says `truncated`; where all are needed, `too_large`",
 			deepTest + "TestDeepTree_CostIsLinear"},
@@ -137,9 +140,9 @@ func history() area {
 		{"a path in a snapshot's message", NamedPath, "bytes", "it and further ones are only counted",
 			deepTest + "TestCapture_NamesTheFirstPaths"},
 		{"size of a file that is compared by lines", DiffLines, "bytes", "the file counts as binary",
-			deepTest + "TestDiff_CountsNoLinesOfALargeFile"},
+			diffTest + "TestDiff_CountsNoLinesOfALargeFile"},
 		{"lines of a file that is compared by lines", DiffLineCount, "lines", "the file counts as binary",
-			deepTest + "TestDiff_BoundsCountedLines"},
+			diffTest + "TestDiff_BoundsCountedLines"},
 		{"the graph of a history", GraphBytes, "bytes", "the answer says `truncated`, and lists all snapshots",
 			"internal/timeline/graph_test.go TestGraph_StopsAtLimit"},
 		{"a path in an error message", MessagePath, "bytes", "the message shows its end",

@@ -34,6 +34,16 @@ func Gated(rec *meta.Sandbox) bool {
 	return slices.Contains([]policy.Tier{policy.Supervised, policy.Container, policy.GVisor}, policy.Tier(rec.Tier))
 }
 
+// RunsAs returns the user that the commands of a sandbox run as, for people and for records. That is the configured
+// one, except in tier container under a daemon that is not root: OCI runtimes start no container without uid 0, so
+// that the daemon's user is root inside. daemon is the id of that user on the host.
+func RunsAs(rec *meta.Sandbox, daemon uint32) string {
+	if rec.Tier == string(policy.Container) && daemon != 0 && rec.User == "me" {
+		return "root"
+	}
+	return rec.User
+}
+
 // Records are the records that policies are read from.
 type Records interface {
 	// Sandbox returns a sandbox by name or ID, or a NotFound error.

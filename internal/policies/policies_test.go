@@ -141,3 +141,25 @@ func TestCheck_RefusesUnsupportedByTier(t *testing.T) {
 		}
 	}
 }
+
+// TestRunsAs_NamesUserInside checks that the daemon's user is shown as root only where it is root inside.
+func TestRunsAs_NamesUserInside(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		tier, user string
+		daemon     uint32
+		want       string
+	}{
+		{"container", "me", 1000, "root"},
+		{"container", "me", 0, "me"},
+		{"container", "root", 1000, "root"},
+		{"supervised", "me", 1000, "me"},
+		{"workspace", "me", 1000, "me"},
+		{"process", "agent", 1000, "agent"},
+	} {
+		rec := &meta.Sandbox{Config: meta.Config{Tier: c.tier, User: c.user}}
+		if got := RunsAs(rec, c.daemon); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}

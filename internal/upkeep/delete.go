@@ -16,32 +16,39 @@ import (
 // DeleteSnapshot removes a snapshot from the history. Its changes are merged into its children, whose files do not
 // change. It returns the head.
 func (u *Upkeep) DeleteSnapshot(ctx context.Context, name, ref string) (head string, err error) {
-	release, rec, err := u.config.Sandboxes.Acquire(ctx, name, "deleting "+ref)
+	r := removal{what: "deleting " + ref, why: "asked", drop: u.config.DB.DeleteSnapshot}
+	if r.of, r.id, err = u.chosen(ctx, name, ref, r.what); err != nil {
+		return "", err
+	}
+	r.may = func(ctx context.Context, rec *meta.Sandbox, h *timeline.History) error {
+		return u.deletable(ctx, rec, h, r.id)
+	}
+	rec, snap, err := u.remove(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	defer release()
-	if err := LockShape(ctx, u.shape); err != nil {
-		return "", err
-	}
-	defer u.shape.Unlock()
-	h, err := u.config.DB.History(ctx, rec.ID)
-	if err != nil {
-		return "", err
-	}
-	id, err := h.Resolve(ref, u.config.Now())
-	if err != nil {
-		return "", err
-	}
-	if err := u.deletable(ctx, &rec, &h, id); err != nil {
-		return "", err
-	}
-	if err := u.takeOut(ctx, &rec, id, "asked", u.config.DB.DeleteSnapshot); err != nil {
-		return "", err
-	}
-	u.config.Feed.Emit(events.Dropped(&rec, h.Snapshots[id], ""))
+	u.config.Feed.Emit(events.Dropped(&rec, snap, ""))
 	u.MayBeDeep(rec.Head)
 	return string(rec.Head), nil
+}
+
+// chosen returns the snapshot that a request for a removal names, if it can be removed now.
+func (u *Upkeep) chosen(
+	ctx context.Context, name, ref, what string,
+) (of timeline.SandboxID, id timeline.SnapshotID, err error) {
+	release, rec, err := u.config.Sandboxes.Acquire(ctx, name, what)
+	if err != nil {
+		return "", "", err
+	}
+	defer release()
+	h, err := u.config.DB.History(ctx, rec.ID)
+	if err != nil {
+		return "", "", err
+	}
+	if id, err = h.Resolve(ref, u.config.Now()); err != nil {
+		return "", "", err
+	}
+	return rec.ID, id, u.deletable(ctx, &rec, &h, id)
 }
 
 // deletable returns why a snapshot cannot be removed; nil if it can.
@@ -69,62 +76,6 @@ func (u *Upkeep) deletable(ctx context.Context, rec *meta.Sandbox, h *timeline.H
 	}
 	return fault.New(fault.Conflict, "the live root of sandbox %s is based on snapshot %s", user.Name, id).
 		WithHint("start a new one from HEAD: coppice rewind %s HEAD", user.Name)
-}
-
-// takeOut is splice, recorded with a reason before it returns.
-func (u *Upkeep) takeOut(
-	ctx context.Context, rec *meta.Sandbox, id timeline.SnapshotID, why string, drop dropper,
-) error {
-	d := Dropped{Of: rec, Snapshots: []timeline.SnapshotID{id}, Reason: why}
-	return u.config.Recorder.Drop(ctx, d, func(ctx context.Context) error { return u.splice(ctx, id, drop) })
-}
-
-// splice removes a snapshot: every route that ended in it is extended to the next one below, through a merged layer
-// if both changed something. drop removes the snapshot from the database. The caller holds shape.
-func (u *Upkeep) splice(ctx context.Context, id timeline.SnapshotID, drop dropper) (err error) {
-	cut, err := u.config.DB.Cut(ctx, id)
-	if err != nil {
-		return err
-	}
-	var fresh []timeline.LayerID
-	var finalized []meta.Layer
-	var routes []timeline.Route
-	defer func() {
-		if err != nil {
-			for _, l := range fresh {
-				err = errors.Join(err, u.config.Layers.Remove(ctx, l))
-			}
-		}
-	}()
-	for _, r := range cut.Above {
-		led := timeline.Route{Top: r.Top, Below: cut.Below, Layer: r.Layer}
-		if cut.Own != nil {
-			merged, made, err := u.config.Stacks.NewLayer()
-			if err != nil {
-				return err
-			}
-			defer made()
-			led.Layer = merged
-			fresh = append(fresh, led.Layer)
-			if err := u.config.Layers.Merge(ctx, led.Layer, []timeline.LayerID{r.Layer, cut.Own.Layer}); err != nil {
-				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
-			}
-			// The layers that it replaces may be finalized, and are removed afterwards.
-			got, err := u.config.Layers.Finalize(ctx, led.Layer)
-			if err != nil {
-				return fault.Wrap(err, "merge snapshot %s into %s", id, r.Top)
-			}
-			finalized = append(finalized, meta.Layer{ID: led.Layer, Digest: got.Digest, DiffID: got.DiffID, Size: got.Size})
-		}
-		routes = append(routes, led)
-	}
-	unused, err := drop(ctx, id, routes, finalized...)
-	if err != nil {
-		return err
-	}
-	u.chainsChanged()
-	u.Discard(ctx, unused)
-	return nil
 }
 
 // dropper removes a snapshot from the database. led are the routes that replace those that ended in it; unused are

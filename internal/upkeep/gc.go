@@ -245,20 +245,10 @@ func (u *Upkeep) retainIn(
 		return err
 	}
 	if !dry {
-		release, rec, err := u.config.Sandboxes.Acquire(ctx, string(rec.ID), "deleting snapshots")
-		if err != nil {
+		if h, drop, err = u.surplusNow(ctx, rec.ID, k); err != nil {
 			return err
 		}
-		defer release()
-		defer u.MayBeDeep(rec.Head)
-		now, err := u.config.DB.History(ctx, rec.ID)
-		if err != nil {
-			return err
-		}
-		h = &now
-		if drop, err = u.surplus(ctx, &rec, h, k); err != nil {
-			return err
-		}
+		defer u.MayBeDeep(h.Head)
 	}
 	nodes, err := u.config.Sandboxes.Nodes(ctx, h)
 	if err != nil {
@@ -268,13 +258,10 @@ func (u *Upkeep) retainIn(
 	for i, id := range drop {
 		if !dry {
 			progress(wire.Progress{Phase: "drop", Unit: "snapshots", Done: int64(i), Total: int64(len(drop))})
-			if err := LockShape(ctx, u.shape); err != nil {
-				return err
-			}
-			err := u.takeOut(ctx, &rec, id, retention, u.config.DB.DropSnapshot)
-			u.shape.Unlock()
-			if fault.Is(err, fault.Conflict) {
-				continue // forked or tagged just now
+			_, _, err := u.remove(ctx, removal{of: rec.ID, id: id, what: "deleting snapshots", why: retention,
+				drop: u.config.DB.DropSnapshot})
+			if fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) {
+				continue // forked or tagged, or removed, just now
 			}
 			if err != nil {
 				return fault.Wrap(err, "delete snapshot %s of sandbox %s", id, name)
@@ -289,6 +276,23 @@ func (u *Upkeep) retainIn(
 	}
 	res.Dropped = append(res.Dropped, gone...)
 	return nil
+}
+
+// surplusNow is surplus once nothing else is done with the sandbox, so that what is being captured is in the history.
+func (u *Upkeep) surplusNow(
+	ctx context.Context, id timeline.SandboxID, k wire.Keep,
+) (*timeline.History, []timeline.SnapshotID, error) {
+	release, rec, err := u.config.Sandboxes.Acquire(ctx, string(id), "deleting snapshots")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	h, err := u.config.DB.History(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	drop, err := u.surplus(ctx, &rec, &h, k)
+	return &h, drop, err
 }
 
 // surplus returns the snapshots that the rules do not keep, in the order of removal.

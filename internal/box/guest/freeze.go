@@ -5,6 +5,7 @@ package guest
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -31,10 +32,10 @@ const resend = 2 * time.Millisecond
 // freezer freezes every process. Its methods are called with the turns held for writing.
 //
 // BUG(signals): without a control group, freezing uses SIGSTOP and SIGCONT. A timer that sends SIGCONT to its own
-// process (timer_create(2)) continues it: a hostile program can write during a capture and during an in-place rewind.
-// A process with a handler for SIGCONT runs it at thaw, and a process that is traced by another inside shows the stop
-// to its tracer. Parents are stopped before their children and continued after them, so that no shell sees a stopped
-// child.
+// process (timer_create(2)) continues it. hold notices that, so that no snapshot is taken meanwhile, but a hostile
+// program can write during an in-place rewind. A process with a handler for SIGCONT runs it at thaw, and a process that
+// is traced by another inside shows the stop to its tracer. Parents are stopped before their children and continued
+// after them, so that no shell sees a stopped child.
 type freezer struct {
 	scan    func() (procs.List, error) // lists the processes
 	stopAll func() bool                // stops all processes at once, and reports whether it can
@@ -42,7 +43,8 @@ type freezer struct {
 	blind   bool // /proc belongs to an outer pid namespace
 	outside bool // the keeper freezes the control group for captures
 
-	stopped []int // pids that the freezer stopped, parents first; guarded by the turns
+	stopped []int          // pids that the freezer stopped, parents first; guarded by the turns
+	marks   map[int]uint64 // List.Switches of the stopped processes; guarded by the turns
 }
 
 // forPromotion is notify.Options.Freeze.
@@ -60,6 +62,7 @@ func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 		return initlink.Frozen{}, nil // init has completed what it began
 	}
 	var list procs.List
+	f.marks = nil
 	if !childless {
 		var err error
 		if list, err = f.stop(); err != nil {
@@ -68,6 +71,26 @@ func (f *freezer) freeze(childless bool) (initlink.Frozen, error) {
 		}
 	}
 	return initlink.Frozen{Procs: len(list), Written: f.written(list)}, nil
+}
+
+// hold reports whether a process has run since the last call of freeze or hold, as one does that a timer continues.
+// Then it stops all processes again. A process that has stopped again is noticed, except in the instant in which the
+// kernel has marked it as stopped and has not taken the processor from it yet.
+func (f *freezer) hold() (h initlink.Held, err error) {
+	list, err := f.scan()
+	if err != nil {
+		return h, fault.Wrap(err, "list the sandbox's processes")
+	}
+	list = slices.DeleteFunc(list, procs.Stat.Dead)
+	moves := func(p procs.Stat) bool { return !p.Halted() }
+	if slices.ContainsFunc(list, moves) || !maps.Equal(list.Switches(), f.marks) {
+		h.Ran = true
+		if list, err = f.stop(); err != nil {
+			return h, err
+		}
+	}
+	h.Procs, h.Written = len(list), f.written(list)
+	return h, nil
 }
 
 // written returns the files that the frozen processes of list can write through mappings.
@@ -92,17 +115,17 @@ func (f *freezer) thaw() {
 	for _, pid := range slices.Backward(f.stopped) {
 		_ = unix.Kill(pid, unix.SIGCONT)
 	}
-	f.stopped = nil
+	f.stopped, f.marks = nil, nil
 }
 
 // calmScans is how many scans in a row must find no new and no running process if others of the host start processes
-// meanwhile, so that it cannot be determined that the sandbox started none.
+// meanwhile, so that it cannot be determined that the sandbox started none. No process may have run between them.
 const calmScans = 2
 
-// stop stops every process, parents first. It returns when a scan has found no new and no running process, and no
-// process can have been created during that scan. If that cannot be determined, it returns after calmScans such scans
-// in a row, before each of which it stopped what the scan may miss: a process that starts another and exits, over and
-// over, is in no list for long.
+// stop stops every process, parents first, and sets marks. It returns when a scan has found no new and no running
+// process, and no process can have been created during that scan. If that cannot be determined, it returns after
+// calmScans such scans in a row, before each of which it stopped what the scan may miss: a process that starts another
+// and exits, over and over, is in no list for long.
 func (f *freezer) stop() (procs.List, error) {
 	start := time.Now()
 	seen := map[int]bool{} // stopped by the freezer, or found stopped
@@ -165,14 +188,16 @@ func (f *freezer) stop() (procs.List, error) {
 			}
 		}
 		if quiet {
-			if calm++; calm == calmScans || made != "" && made == f.lastPID() {
+			before := f.marks
+			f.marks = list.Switches()
+			if calm++; calm >= calmScans && maps.Equal(f.marks, before) || made != "" && made == f.lastPID() {
 				return list, nil
 			}
-			continue
+		} else {
+			calm = 0
 		}
-		calm = 0
 		if time.Since(start) > freezePatience {
-			return nil, fault.New(fault.Timeout, "processes start faster than they can be stopped").
+			return nil, fault.New(fault.Timeout, "processes start or continue faster than they can be stopped").
 				WithHint("stop the sandbox: coppice stop NAME")
 		}
 	}

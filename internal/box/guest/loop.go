@@ -215,6 +215,8 @@ func (d *daemon) handle(m initlink.Message) error {
 		return d.thaw()
 	case initlink.MsgMap:
 		return d.link.Send(initlink.MsgMapped, d.freezer.mapped())
+	case initlink.MsgHold:
+		return d.hold()
 	case initlink.MsgCount:
 		n, err := d.count()
 		if err != nil {
@@ -445,6 +447,18 @@ func (d *daemon) freeze() error {
 		}
 	}
 	return d.link.Send(initlink.MsgFrozen, f)
+}
+
+func (d *daemon) hold() error {
+	if !d.frozen {
+		err := initlink.WireError(fault.New(fault.Conflict, "the sandbox is not frozen"))
+		return d.link.Send(initlink.MsgHeld, initlink.Held{Frozen: initlink.Frozen{Err: err}})
+	}
+	h, err := d.freezer.hold()
+	if err != nil {
+		h.Err = initlink.WireError(err)
+	}
+	return d.link.Send(initlink.MsgHeld, h)
 }
 
 func (d *daemon) thaw() error {

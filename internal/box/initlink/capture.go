@@ -17,6 +17,13 @@ type Frozen struct {
 	Err      *wire.Error    `json:"err,omitempty"`   // nothing is frozen
 }
 
+// Held is the answer to Hold. The processes are those that are stopped now, without Programs.
+type Held struct {
+	Frozen
+	// Ran says that a process has run since Freeze, or since the Hold before. All have been stopped again.
+	Ran bool `json:"ran,omitempty"`
+}
+
 // Mapped lists the files that processes have mapped, by inode and by path. The path is needed because a file that an
 // overlay file system has copied up shows the inode of the lower file and, before Linux 6.7, so does a file that was
 // not copied up.

@@ -27,6 +27,8 @@ type Kind byte
 //	Thawed    init    -          -; answers Thaw
 //	Map       keeper  -          -; between Frozen and Thaw
 //	Mapped    init    Mapped     -; answers Map
+//	Hold      keeper  -          -; between Frozen and Thaw, if init stopped the processes
+//	Held      init    Held       -; answers Hold
 //	Count     keeper  -          -
 //	Counted   init    Counted    -; answers Count
 //	Clock     keeper  -          -
@@ -61,6 +63,8 @@ const (
 	MsgThawed   Kind = 't'
 	MsgMap      Kind = 'M'
 	MsgMapped   Kind = 'm'
+	MsgHold     Kind = 'H'
+	MsgHeld     Kind = 'h'
 	MsgCount    Kind = 'N'
 	MsgCounted  Kind = 'n'
 	MsgClock    Kind = 'A'

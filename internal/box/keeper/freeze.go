@@ -83,6 +83,7 @@ func (k *keeper) standStill() (r protocol.FrozenReply, err error) {
 		return r, (*protocol.Failure)(f.Err).Fault()
 	}
 	r = protocol.FrozenReply{Procs: f.Procs, Written: f.Written, Programs: f.Programs, Since: k.started}
+	r.Loose = f.Procs > 0 && !k.freezesGroup() && k.config.Tier != plan.TierGvisor
 	if k.freezesGroup() {
 		if err := k.freezeGroup(&r); err != nil {
 			return r, errors.Join(err, k.ask(initlink.MsgThaw, nil))
@@ -120,6 +121,8 @@ func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 			err = k.giveRoot(conn)
 		case protocol.FrameSave:
 			err = k.save(conn, p)
+		case protocol.FrameHold:
+			err = k.tellHeld(conn)
 		default:
 			return nil
 		}
@@ -127,6 +130,19 @@ func (k *keeper) whileFrozen(conn *net.UnixConn) error {
 			fail(conn, err)
 		}
 	}
+}
+
+// tellHeld answers whether a process has run although the box is frozen.
+func (k *keeper) tellHeld(conn *net.UnixConn) error {
+	var h initlink.Held
+	if err := k.ask(initlink.MsgHold, &h); err != nil {
+		return err
+	}
+	if h.Err != nil {
+		return (*protocol.Failure)(h.Err).Fault()
+	}
+	return reply(conn, protocol.HeldReply{Ran: h.Ran, FrozenReply: protocol.FrozenReply{
+		Procs: h.Procs, Written: h.Written, Since: k.started, Loose: true}})
 }
 
 // giveRoot answers with the live root.

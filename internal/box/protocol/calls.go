@@ -26,7 +26,8 @@ import (
 //	         live root and, if it is mounted, one byte that carries its descriptor;
 //	         each FrameSave with a directory is answered by FrameReply when the
 //	         memory image is in it, and one byte that carries the image's init,
-//	         and another one that carries the program coppice if the SaveReply says so
+//	         and another one that carries the program coppice if the SaveReply says so;
+//	         if the FrozenReply is Loose, each FrameHold by FrameReply with a HeldReply
 //	rekey    FrameReply with an initlink.Rekeyed
 //	release  FrameReply when the gate of a resumed box is open
 //	pause    FrameReply when all processes are paused; resume, when they run again
@@ -90,6 +91,7 @@ const (
 	FrameRoot  wire.FrameType = 66
 	FrameSave  wire.FrameType = 67
 	FrameExec  wire.FrameType = 68
+	FrameHold  wire.FrameType = 69
 )
 
 // Exit is the result of an exec, and the payload of FrameExit in its stream.
@@ -177,6 +179,15 @@ type FrozenReply struct {
 	Since   time.Time       `json:"since"` // when the box was started; zero from an older keeper
 	// Programs fit into one frame, because init bounds their number.
 	Programs []wire.Program `json:"programs,omitempty"`
+	// Loose says that processes can continue themselves: FrameHold tells whether one did.
+	Loose bool `json:"loose,omitempty"`
+}
+
+// HeldReply is the answer to FrameHold: the processes that are stopped now, without Programs.
+type HeldReply struct {
+	FrozenReply
+	// Ran says that a process has run since the freeze, or since the FrameHold before. All have been stopped again.
+	Ran bool `json:"ran,omitempty"`
 }
 
 // Owners maps stored ids to those that appear in a root: N appears as Shift+N for N below Size. If Size is 0,
