@@ -218,7 +218,8 @@ func (b *bench) gates(scale int) error {
 	if err := g.ready(); err != nil {
 		return err
 	}
-	err = errors.Join(g.ways(self, web, into, scale), g.kernelWays(self, into, scale), g.gateMemory(),
+	err = errors.Join(g.ways(self, web, into, scale), g.tierWays(plan.TierGvisor, self, into, scale),
+		g.tierWays(plan.TierWorkspace, self, into, scale), g.gateMemory(),
 		g.manyGates(max(2, crowdOfBoxes/scale)))
 	b.rows, b.seq = g.rows, g.seq
 	return err
@@ -263,9 +264,13 @@ const sinkPolicy = `network: {allow: ["` + sinkAddr + `"]}`
 
 // policed creates a sandbox with a gate and a policy.
 func (b *bench) policed(tier, text string) (string, error) {
+	return b.policedFrom(wire.Source{}, tier, text)
+}
+
+func (b *bench) policedFrom(from wire.Source, tier, text string) (string, error) {
 	b.seq++
 	name := fmt.Sprintf("bench-%d", b.seq)
-	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, Tier: tier, Policy: []wire.PolicyFile{
+	_, err := b.c.Create(b.ctx, wire.CreateRequest{Name: name, Tier: tier, From: from, Policy: []wire.PolicyFile{
 		{Level: "flags", Name: "/bench.yaml", Text: "version: 1\n" + text + "\n"},
 	}}, nil)
 	return name, err
@@ -284,7 +289,7 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 	}
 	// These return functions that run this program: inside, or outside in the namespaces that into enters.
 	inside := func(what string, env ...string) func(args ...string) (string, error) {
-		return b.within(name, what, env...)
+		return b.within(name, insideBench, what, env...)
 	}
 	outside := func(into []string, what string) func(args ...string) (string, error) {
 		return func(args ...string) (string, error) {
@@ -330,11 +335,11 @@ func (b *bench) ways(self, web string, into []string, scale int) error {
 	return b.c.Remove(b.ctx, name, true)
 }
 
-// within runs this program in a sandbox.
-func (b *bench) within(name, what string, env ...string) func(args ...string) (string, error) {
+// within runs this program, which was given to a sandbox at a path, in the sandbox.
+func (b *bench) within(name, program, what string, env ...string) func(args ...string) (string, error) {
 	return func(args ...string) (string, error) {
 		var out, errs strings.Builder
-		x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{insideBench, what}, args...), Env: env},
+		x, err := b.c.Exec(b.ctx, name, wire.ExecRequest{Cmd: append([]string{program, what}, args...), Env: env},
 			client.Streams{Stdout: &out, Stderr: &errs})
 		if err == nil && x.Code != 0 {
 			err = fmt.Errorf("exit code %d: %s%s", x.Code, x.Message, errs.String())
@@ -343,18 +348,15 @@ func (b *bench) within(name, what string, env ...string) func(args ...string) (s
 	}
 }
 
-// kernelWays measures the way to the sink from a sandbox with its own kernel.
-func (b *bench) kernelWays(self string, into []string, scale int) error {
-	all := []route{{name: plan.TierGvisor}, {name: plan.TierSupervised}}
+// tierWays measures the way to the sink from a sandbox of another tier than supervised.
+func (b *bench) tierWays(tier, self string, into []string, scale int) error {
+	all := []route{{name: tier}, {name: plan.TierSupervised}}
 	for i, r := range all {
-		name, err := b.policed(r.name, sinkPolicy)
+		name, program, err := b.client(r.name, self)
 		if err != nil {
 			return err
 		}
-		if err := b.give(name, self, insideBench); err != nil {
-			return err
-		}
-		all[i] = route{"tier " + r.name, b.within(name, "reach")}
+		all[i] = route{"tier " + r.name, b.within(name, program, "reach")}
 	}
 	plain := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(b.ctx, into[0], append(append(into[1:len(into):len(into)], self, "reach"), args...)...)
@@ -365,12 +367,32 @@ func (b *bench) kernelWays(self string, into []string, scale int) error {
 	all = append(all, route{"loopback", plain})
 	size := int64(1<<30) / int64(scale)
 	err := errors.Join(
-		b.throughput(all, ">", "gvisor: one connection out, through the gate", size),
-		b.throughput(all, "<", "gvisor: one connection in, through the gate", size),
-		b.latency(all, "gvisor: connect through the gate", max(20, 100/scale)),
+		b.throughput(all, ">", tier+": one connection out, through the gate", size),
+		b.throughput(all, "<", tier+": one connection in, through the gate", size),
+		b.latency(all, tier+": connect through the gate", max(20, 100/scale)),
 	)
 	b.removeAll()
 	return err
+}
+
+// client creates a sandbox of a tier that has this program, and returns the path of the program there. A workspace has
+// it from the start, since the system's directories are those of the host.
+func (b *bench) client(tier, self string) (name, program string, err error) {
+	if tier != plan.TierWorkspace {
+		if name, err = b.policed(tier, sinkPolicy); err == nil {
+			err = b.give(name, self, insideBench)
+		}
+		return name, insideBench, err
+	}
+	dir := filepath.Join(b.dir, "workspace")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", err
+	}
+	if err := b.host("cp", self, filepath.Join(dir, "client")); err != nil {
+		return "", "", err
+	}
+	name, err = b.policedFrom(wire.Source{Kind: "dir", Path: dir}, tier, sinkPolicy)
+	return name, "./client", err
 }
 
 // give copies a program or a file of the host into a sandbox.
