@@ -18,7 +18,7 @@ type located struct {
 	path   string // absolute, in the sandbox's root, without links as far as it exists; any bytes
 	exists bool
 	owner  uint32 // owner of its deepest part that exists: of the file or, for an entry, of the directory
-	owned  bool   // owner is known
+	owned  bool   // owner is known, which it is not of a missing file
 }
 
 // Bounds of locate, for a path that is made to be expensive.
@@ -63,7 +63,7 @@ func locate(t *sentry.Task, dir int32, name string, follow, entry, missing bool)
 			}
 		}
 		defer at.DecRef(t)
-		return l.result(at, rest), true
+		return l.result(at, rest, missing), true
 	}
 	return located{}, false
 }
@@ -129,8 +129,10 @@ func (l look) deepest(
 	return start, 0, true
 }
 
-// result describes the file at, and what is missing below it.
-func (l look) result(at vfs.VirtualDentry, rest []string) located {
+// result describes the file at, and what is missing below it. The owner is left out if the file of the call is missing:
+// looking at it takes as long as a name takes to look up, and missing files are many (a compiler looks for each header
+// in each of its directories).
+func (l look) result(at vfs.VirtualDentry, rest []string, missing bool) located {
 	top := l.t.MountNamespace().Root(l.t)
 	defer top.DecRef(l.t)
 	p, err := l.files.PathnameWithDeleted(l.t, top, at)
@@ -138,6 +140,9 @@ func (l look) result(at vfs.VirtualDentry, rest []string) located {
 		p = "/" // the file is known only by what is below it
 	}
 	out := located{path: pathname.Join(append([]string{p}, rest...)...), exists: len(rest) == 0}
+	if missing {
+		return out
+	}
 	st, err := l.files.StatAt(l.t, l.creds, l.pop(at, nil, true), &vfs.StatOptions{Mask: linux.STATX_UID})
 	if err == nil && st.Mask&linux.STATX_UID != 0 {
 		out.owner, out.owned = st.UID, true
