@@ -58,7 +58,6 @@ func (b *bench) workInTurns(boxes [2]*box.Box, t turns, scale int) error {
 			return err
 		}
 	}
-	pairs := max(2, 20/scale)
 	if err := b.inTurns("make -j2 of 30 C files", boxes, t, makeAgain, max(t.least, 60/scale)); err != nil {
 		return err
 	}
@@ -77,14 +76,15 @@ func (b *bench) workInTurns(boxes [2]*box.Box, t turns, scale int) error {
 			return err
 		}
 	}
-	return b.inTurns("npm install from a full cache", boxes, t, fmt.Sprintf(install, "/tmp/npm", "--offline"), pairs)
+	return b.inTurns("npm install from a full cache", boxes, t, fmt.Sprintf(install, "/tmp/npm", "--offline"),
+		max(t.least, 20/scale))
 }
 
 // turns describes in what two boxes differ.
 type turns struct {
 	did, not string // what is done in the first, and not in the second
 	budget   string
-	least    int                                   // pairs of builds
+	least    int                                   // pairs of each
 	spent    func(*box.Box) (time.Duration, error) // the processor time of a box so far; nil if it is not measured
 }
 
