@@ -5,6 +5,7 @@ package entrance
 import (
 	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -44,7 +45,7 @@ func (e *Entrance) serveMessages(s *session, r *request) {
 		_ = in.SetWriteDeadline(time.Now().Add(queuedFor))
 		_ = r.far.SetReadDeadline(time.Unix(1, 0))
 	})
-	down.Go(func() { receive(far, in) })
+	down.Go(func() { receive(far, in, r.to) })
 	send(in, far, mostOf(r.to))
 	ep.Abort()
 	down.Wait()
@@ -148,17 +149,21 @@ func readMessage(fd uintptr, b []byte) (n int, err error) {
 	return n, nil
 }
 
-// receive passes datagrams to the sandbox until the session is cut or has ended. It never waits for the sandbox: a
-// datagram that finds no room is lost.
-func receive(far syscall.RawConn, in *gonet.UDPConn) {
+// receive passes datagrams of one host to the sandbox until the session is cut or has ended. It never waits for the
+// sandbox: a datagram that finds no room is lost. Between bind and connect, the endpoint takes datagrams of any host,
+// such as an earlier peer, whose flow through the gate has the same port.
+func receive(far syscall.RawConn, in *gonet.UDPConn, host netip.AddrPort) {
 	buf := make([]byte, limit.Datagram)
 	for {
-		n, err := in.Read(buf)
+		n, from, err := in.ReadFrom(buf)
 		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {
 			continue // the gate refused an earlier datagram
+		}
+		if a, ok := from.(*net.UDPAddr); !ok || unmapped(a.AddrPort()) != unmapped(host) {
+			continue
 		}
 		if far.Control(func(fd uintptr) {
 			_ = unix.Sendmsg(int(fd), buf[:n], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -167,3 +172,6 @@ func receive(far syscall.RawConn, in *gonet.UDPConn) {
 		}
 	}
 }
+
+// unmapped returns an address without the form of IPv4 in IPv6.
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

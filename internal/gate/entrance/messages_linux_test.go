@@ -3,6 +3,7 @@
 package entrance
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -191,6 +192,65 @@ func TestMessages_ChangePeers(t *testing.T) {
 		}
 	}
 	own.Wait()
+}
+
+// TestMessages_ComeFromTheirPeer checks that no datagram of an earlier host that floods arrives in the session with
+// the next one, which has the same port.
+func TestMessages_ComeFromTheirPeer(t *testing.T) {
+	t.Parallel()
+	hosts := newDatagramHosts(t, 2)
+	s := open(t, hosts.dial)
+	c, far, err := entrancetest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer far.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	var own sync.WaitGroup
+	defer own.Wait()
+	defer stop()
+	began := make(chan struct{})
+	own.Go(func() {
+		b := make([]byte, 100)
+		_, to, err := hosts[1].ReadFrom(b)
+		close(began)
+		for err == nil && ctx.Err() == nil {
+			_, err = hosts[1].WriteTo([]byte{1}, to)
+		}
+	})
+	// received returns the first bytes of what arrives, until nothing is queued or a moment has passed.
+	received := func(moment time.Duration) (from []byte) {
+		b := make([]byte, 100)
+		for began := time.Now(); time.Since(began) < moment; {
+			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := c.Read(b)
+			if err != nil {
+				return from
+			}
+			from = append(from, b[:min(n, 1)]...)
+		}
+		return from
+	}
+	for turn := range 100 {
+		session := s.begin(t, far, 1, 40000)
+		if turn == 0 {
+			if err := entrancetest.Send(c, []byte("begin")); err != nil {
+				t.Fatal(err)
+			}
+			<-began
+		}
+		received(5 * time.Millisecond)
+		end(t, session)
+		received(time.Minute) // init discards it
+		session = s.begin(t, far, 2, 40000)
+		if got := received(5 * time.Millisecond); bytes.IndexByte(got, 1) >= 0 {
+			t.Fatalf("turn %d: a datagram of the earlier host", turn)
+		}
+		end(t, session)
+	}
 }
 
 // TestMessages_EndWithTheirSession checks that a session that init ends delivers nothing more to the sandbox, whose end
