@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coppice-dev/coppice/internal/box/notify"
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/link"
@@ -166,12 +167,17 @@ func makePorts(dir string) error {
 	return fault.Wrap(err, "make the directory of the sandbox's ports")
 }
 
-// internet opens the network of a locked workspace with rules; nil for another.
-func internet(l *plan.Lock) (*notify.Internet, error) {
+// internet opens the network of a locked workspace with rules; nil for another. scan lists the workspace's processes.
+func internet(l *plan.Lock, scan func() (procs.List, error)) (*notify.Internet, error) {
 	if l.Inet == "" {
 		return nil, nil
 	}
-	return notify.NewInternet(notify.Inet{Dir: l.Inet, Own: []netip.Addr{link.Box4(), link.Box6()}})
+	processes := func() ([]int, error) {
+		all, err := scan()
+		return all.InProc(), err
+	}
+	return notify.NewInternet(notify.Inet{Dir: l.Inet, Processes: processes,
+		Own: []netip.Addr{link.Box4(), link.Box6()}})
 }
 
 // sockets returns the directories in which a locked workspace can connect to Unix sockets.

@@ -256,7 +256,7 @@ func (d *daemon) answerCalls(l *os.File, g plan.Guest) (weak []plan.Item, err er
 	}
 	opt := notify.Options{Emulate: g.Emulate, Lock: &d.turns, Freeze: d.freezer.forPromotion}
 	if g.Lock != nil {
-		if d.inet, err = internet(g.Lock); err != nil {
+		if d.inet, err = internet(g.Lock, d.scan); err != nil {
 			return nil, err
 		}
 		opt.Sockets, opt.Terminals, opt.Inet = sockets(g.Lock), true, d.inet

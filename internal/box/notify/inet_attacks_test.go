@@ -204,11 +204,25 @@ for i in range(60):
         threads(2, lambda: [socket.create_connection(l.getsockname()) for _ in range(1000)])
         time.sleep(1000)
     time.sleep(0.02 * (i % 5)); os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)`},
+	{"sockets of a process that is not dumpable", `
+if os.fork() == 0:
+    libc.prctl(4, 0)
+    for _ in range(9000): no(lambda: socket.socket().close())
+    os._exit(0)
+os.wait()
+pid = os.fork()
+if pid == 0: # it lives on
+    libc.prctl(4, 0)
+    for _ in range(9000): no(lambda: socket.socket().close())
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.waitpid(pid, os.WUNTRACED)
+socket.socket().close()
+os.kill(pid, signal.SIGKILL)`},
 }
 
 // inetAttackPrelude begins the scripts after inetPrelude.
 const inetAttackPrelude = `
-import threading, platform
+import threading, platform, signal
 libc = ctypes.CDLL(None, use_errno=True); syscall = libc.syscall
 libc.connect.argtypes = libc.bind.argtypes = libc.getsockname.argtypes = libc.getpeername.argtypes = libc.accept.argtypes = None
 NR_GETSOCKOPT = 55 if platform.machine() == 'x86_64' else 209

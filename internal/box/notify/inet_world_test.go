@@ -71,7 +71,7 @@ func beInet() int {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	served := make(chan error, 1)
-	inet, err := NewInternet(Inet{Dir: c.Inet,
+	inet, err := NewInternet(Inet{Dir: c.Inet, Processes: others,
 		Own: []netip.Addr{netip.MustParseAddr("192.0.0.2"), netip.MustParseAddr("fdc0::2")}})
 	if err != nil {
 		return complain("%v", err)
@@ -468,6 +468,16 @@ func (e *entrance) command(ctx context.Context, program []string, env ...string)
 	}
 	cmd.WaitDelay = 5 * time.Second // a program that is left over may have the output
 	return cmd, nil
+}
+
+// others lists the processes in /proc except this one.
+func others() (pids []int, err error) {
+	for _, name := range namesIn("/proc") {
+		if pid, err := strconv.Atoi(name); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
 }
 
 // resolver starts a DNS server that knows every name, over UDP and TCP, and returns its address.

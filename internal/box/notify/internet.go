@@ -27,6 +27,9 @@ type Inet struct {
 	// entrance, ask.Stream and ask.Messages, and the directory InetPorts, which is empty at the start, and in which
 	// callers' own ports are made.
 	Dir string
+	// Processes lists the processes that callers' sockets may be in, by their ids in /proc. Those of another sandbox are
+	// not among them: a search of their descriptors would take as long as they like.
+	Processes func() ([]int, error)
 	// Own are the addresses of the sandbox besides those of loopback. The first of a family is that of connections that
 	// leave the sandbox.
 	Own []netip.Addr
@@ -80,7 +83,7 @@ func NewInternet(i Inet) (*Internet, error) {
 	n := &Internet{file: os.NewFile(uintptr(fd), i.Dir), dir: byFD(fd) + "/", own: i.Own,
 		brief: make(chan struct{}, share(maxBrief, 32)), waiting: make(chan struct{}, share(maxWaiting, 32)),
 		connecting: make(chan struct{}, share(maxConnecting, 16))}
-	n.kept = newKept(int(min(maxKept, l.Cur/8*3)), func(inode uint64) { n.names.get(inode) })
+	n.kept = newKept(int(min(maxKept, l.Cur/8*3)), func(inode uint64) { n.names.get(inode) }, i.Processes)
 	return n, nil
 }
 

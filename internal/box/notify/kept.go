@@ -3,12 +3,8 @@
 package notify
 
 import (
-	"context"
-	"errors"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,8 +18,9 @@ import (
 // duplicate that is closed too early costs its owner no more than the names of that socket; one for UDP without a
 // session is hung up.
 type kept struct {
-	max   int                // descriptors
-	named func(inode uint64) // keeps the names of a socket
+	max       int                   // descriptors
+	named     func(inode uint64)    // keeps the names of a socket
+	processes func() ([]int, error) // Inet.Processes
 
 	searching sync.Mutex // held during a search; locked before mu
 	next      time.Time  // of the next search; guarded by searching
@@ -33,8 +30,8 @@ type kept struct {
 	has int                 // their descriptors, with those that they may get; guarded by mu
 }
 
-func newKept(most int, named func(inode uint64)) *kept {
-	return &kept{max: most, named: named, all: map[uint64]*keeping{}}
+func newKept(most int, named func(inode uint64), processes func() ([]int, error)) *kept {
+	return &kept{max: most, named: named, processes: processes, all: map[uint64]*keeping{}}
 }
 
 // keeping is one of kept.
@@ -42,9 +39,10 @@ type keeping struct {
 	fd     int // -1 if a session alone keeps it
 	tid    int // where the socket was seen last: a thread, and its number there
 	number int32
-	port   uint16 // which the socket is bound to; 0 for none
-	flow   *flow  // nil for TCP
-	missed int    // how often it was not found
+	port   uint16    // which the socket is bound to; 0 for none
+	flow   *flow     // nil for TCP
+	missed int       // how often it was not found
+	hidden time.Time // since when its process does not show its descriptors; zero if it does
 
 	status *os.File       // of a dial that a signal has interrupted; nil for none
 	to     netip.AddrPort // its address
@@ -97,7 +95,7 @@ const lending = -1
 func (k *kept) hold(fd int, f *flow) (inode uint64, err error) {
 	one := &keeping{fd: fd, number: lending, flow: f}
 	if inode, err = inodeOf(fd); err == nil && k.full(one.weight()) {
-		k.sweep(1)
+		k.sweep(1, 0)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -237,166 +235,6 @@ func (k *kept) close() {
 	for inode, one := range k.all {
 		k.forget(inode, one)
 	}
-}
-
-// run drops what the sandbox has closed, until ctx is done.
-func (k *kept) run(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			k.close()
-			return
-		case <-tick.C:
-			k.settleSessions()
-			k.sweep(mostMissed)
-		}
-	}
-}
-
-// settle drops the socket of a port if the sandbox has closed it.
-func (k *kept) settle(port uint16) {
-	k.mu.Lock()
-	gone := false
-	for inode, one := range k.all {
-		if one.port == port && !one.seen(inode) {
-			gone = true
-		}
-	}
-	k.mu.Unlock()
-	if gone {
-		k.sweep(1)
-	}
-}
-
-// searchShare bounds the part of the time that searches take, to a twentieth.
-const searchShare = 20
-
-// sweep drops the sockets that the sandbox has closed. Most are where they were before. Only if one is not, all
-// descriptors of all processes are looked at, and what is missed as often as most is dropped. It waits while a search
-// would take too much of the time.
-func (k *kept) sweep(most int) {
-	k.searching.Lock()
-	defer k.searching.Unlock()
-	missing := k.missing()
-	if len(missing) == 0 {
-		return
-	}
-	time.Sleep(time.Until(k.next))
-	began := time.Now()
-	type place struct {
-		tid    int
-		number int32
-	}
-	found := map[uint64]place{}
-	findSockets(func(tid int, number int32, inode uint64) {
-		if missing[inode] {
-			found[inode] = place{tid, number}
-		}
-	})
-	k.next = time.Now().Add(searchShare * time.Since(began))
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for inode := range missing {
-		one, ok := k.all[inode]
-		if !ok {
-			continue
-		}
-		if at, ok := found[inode]; ok {
-			one.tid, one.number, one.missed = at.tid, at.number, 0
-			continue
-		}
-		if one.seen(inode) { // it moved during the search
-			continue
-		}
-		inSession := one.flow != nil && one.flow.inSession()
-		switch one.missed++; {
-		case inSession && one.missed >= min(most, flowMissed): // it ends with the last descriptor
-			k.change(one, func() {
-				unix.Close(one.fd)
-				one.fd = -1
-			})
-		case !inSession && one.missed >= most:
-			k.forget(inode, one)
-		}
-	}
-}
-
-// missing returns the inodes of the sockets that are not where they were last.
-func (k *kept) missing() map[uint64]bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	missing := map[uint64]bool{}
-	for inode, one := range k.all {
-		if one.fd >= 0 && !one.seen(inode) {
-			missing[inode] = true
-		}
-	}
-	return missing
-}
-
-// seen reports whether the socket is where it was last, or about to be there. Of a process that does not show its
-// descriptors it is assumed.
-func (one *keeping) seen(inode uint64) bool {
-	if one.number == lending {
-		return true
-	}
-	at, err := socketAt(one.tid, one.number)
-	return err == nil && at == inode || errors.Is(err, unix.EACCES)
-}
-
-// socketAt returns the inode of the socket that a thread has as number; 0 if that is not a socket.
-func socketAt(tid int, number int32) (inode uint64, err error) {
-	return socketLink(procPath(tid, "fd/"+strconv.Itoa(int(number))))
-}
-
-// socketLink is socketAt with a path in /proc.
-func socketLink(path string) (inode uint64, err error) {
-	var link [64]byte
-	n, err := unix.Readlink(path, link[:])
-	if err != nil {
-		return 0, err
-	}
-	text, ok := strings.CutPrefix(string(link[:n]), "socket:[")
-	if !ok {
-		return 0, nil
-	}
-	inode, err = strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 64)
-	return inode, err
-}
-
-// findSockets calls found with each socket of each process, except of this one, whose descriptors can be read.
-func findSockets(found func(tid int, number int32, inode uint64)) {
-	own := os.Getpid()
-	for _, name := range namesIn("/proc") {
-		pid, err := strconv.Atoi(name)
-		if err != nil || pid == own {
-			continue
-		}
-		dir := procPath(pid, "fd")
-		for _, name := range namesIn(dir) {
-			number, err := strconv.ParseInt(name, 10, 32)
-			if err != nil {
-				continue
-			}
-			if inode, err := socketLink(dir + "/" + name); err == nil && inode != 0 {
-				found(pid, int32(number), inode)
-			}
-		}
-	}
-}
-
-// namesIn returns the names in a directory of /proc; none if it cannot be read, for example since its process has
-// exited.
-func namesIn(path string) []string {
-	dir, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	return names
 }
 
 func inodeOf(socket int) (uint64, error) {
