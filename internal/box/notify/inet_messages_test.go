@@ -90,6 +90,13 @@ resolve(socket.AF_INET6, ['::ffff:198.51.100.1', '2001:db8::1'], '::')
 t = socket.socket(); t.setblocking(False); t.setsockopt(socket.IPPROTO_TCP, 30, 1) # a query over TCP, TCP_FASTOPEN_CONNECT
 fails(errno.EOPNOTSUPP, lambda: t.sendmsg([struct.pack('!H', len(QUERY)), QUERY], [], socket.MSG_FASTOPEN, ('198.51.100.1', 53))); no(lambda: t.connect(('198.51.100.1', 53)))
 select.select([], [t], []); want(t.sendmsg([struct.pack('!H', len(QUERY)), QUERY]), len(QUERY) + 2); select.select([t], [], []); want(t.recvmsg(2)[0] > b'\0\0', True)`},
+	{name: "musl", tool: "musl-gcc", script: `cat >r.c <<'X'
+#include <netdb.h>
+#include <stdio.h>
+int main(void) { struct addrinfo *a; int e = getaddrinfo("name.example.com", "80", 0, &a); if (e) puts(gai_strerror(e));
+  for (; !e && a; a = a->ai_next) if (a->ai_family == 2 && ((unsigned char *)a->ai_addr)[4] == 203) return puts("ok"), 0; return 1; }
+X
+musl-gcc -static -o r r.c && ./r`},
 	{name: "node without connect", tool: "node", script: `node -e '
 const dgram = require("dgram"), fail = e => { console.log("error", e); process.exit(1) }
 const s = dgram.createSocket("udp4").on("error", fail), far = "203.0.113.5"; let got = []

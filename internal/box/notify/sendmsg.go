@@ -75,7 +75,8 @@ func (s *server) sendMessage(c caller, socket int, at uint64, flags int) (int, e
 func several(c caller, m memory, do func(at uint64, flags int) (int, error)) (done int, err error) {
 	flags, most := int(int32(c.args[3])), int(min(uint32(c.args[2]), maxBatch))
 	for err == nil && done < most {
-		at, n := c.args[1]+uint64(done)*mmsgSize, 0
+		var n int
+		at := c.args[1] + uint64(done)*mmsgSize
 		if n, err = do(at, flags); err == nil {
 			err = m.write(at+msgSize, binary.NativeEndian.AppendUint32(nil, uint32(n)))
 		}
