@@ -76,7 +76,12 @@ const name = Buffer.from(N), query = Buffer.concat([Buffer.from([0, 7, 1, 0, 0, 
 const s = require("dgram").createSocket("udp4").on("error", fail), cpu = process.cpuUsage()
 s.bind(0, () => setTimeout(() => { if (process.cpuUsage(cpu).user > 5e5) fail("an idle loop uses the processor")
   s.connect(53, "198.51.100.1", () => s.send(query, e => { if (e) fail(e) })) }, 1000))
-s.on("message", m => s.close(() => console.log(m[1] == 7 && m[3] == 0x80 ? "node ok" : m)))'`
+s.on("message", m => s.close(() => console.log(m[1] == 7 && m[3] == 0x80 ? "node ok" : m)))
+const free = require("dgram").createSocket("udp4").on("error", fail), servers = ["198.51.100.1", "198.51.100.2", "8.8.8.8"]
+const ask = () => free.send(query, 53, servers[0], e => { if (e) fail(e) }) // without connect
+free.on("message", (m, from) => { if (m[1] != 7 || m[3] != 0x80 || from.address != servers.shift() || from.port != 53) fail([m, from])
+  if (servers.length) ask(); else free.close(() => console.log("node without connect ok")) })
+ask()'`
 
 // locked checks the clients with the given names, and what is not allowed, in a locked workspace.
 func (l *lab) locked(names ...string) {
@@ -103,7 +108,8 @@ func (l *lab) locked(names ...string) {
 		l.need("python3")
 		l.need("node")
 		out, err := l.sh("export N=" + clients[0].name + datagramPrograms)
-		if err != nil || !strings.Contains(out, "asyncio ok") || !strings.Contains(out, "node ok") {
+		if err != nil || !strings.Contains(out, "asyncio ok") || !strings.Contains(out, "node ok") ||
+			!strings.Contains(out, "node without connect ok") {
 			t.Errorf("%v: %s", err, out)
 		}
 	})

@@ -44,6 +44,17 @@ func (c caller) read(addr uint64, b []byte) (int, error) {
 	return unix.ProcessVMReadv(c.tid, local, remote, 0)
 }
 
+// readAll copies len(b) bytes at addr of the caller's memory.
+func (c caller) readAll(addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if n, err := c.read(addr, b); err != nil || n < len(b) {
+		return unix.EFAULT
+	}
+	return nil
+}
+
 // str copies the C string at addr, of at most max bytes without its NUL; a longer one is ENAMETOOLONG. It reads no
 // further than the page on which the string ends.
 func (c caller) str(addr uint64, max int) (string, error) {

@@ -67,7 +67,7 @@ func (s *server) aim(w *waiting, f *flow, socket int, inode uint64, to netip.Add
 	return errno
 }
 
-// datagram is one to an address.
+// datagram is one to an address. The zero address is the peer that connect(2) has named.
 type datagram struct {
 	socket int
 	inode  uint64
@@ -86,66 +86,73 @@ func (s *server) sendto(c caller) verdict {
 	if !e.packet {
 		return proceed
 	}
-	d, err := s.askedDatagram(c, socket)
+	n, err := s.sendAsked(c, socket)
+	return outcome(n, err)
+}
+
+// sendAsked sends the datagram of a sendto(2).
+func (s *server) sendAsked(c caller, socket int) (int, error) {
+	address, err := c.askedAddress(c.args[4], c.args[5])
 	if err != nil {
-		return fail(err)
+		return 0, err
 	}
-	for err = errOther; errors.Is(err, errOther); {
-		err = s.attempt(c, socket, unix.POLLOUT, func() error {
+	if c.args[2] > maxPayload {
+		return 0, unix.EMSGSIZE
+	}
+	b := make([]byte, c.args[2])
+	if err := c.readAll(c.args[1], b); err != nil {
+		return 0, err
+	}
+	return s.transmit(c, socket, address, b, int(int32(c.args[3])))
+}
+
+// transmit sends a datagram to an address that was read from the caller's memory, or to the peer for none.
+func (s *server) transmit(c caller, socket int, address, b []byte, flags int) (int, error) {
+	if !s.valid(c.id) {
+		return 0, unix.ESRCH
+	}
+	if flags&(unix.MSG_OOB|unix.MSG_MORE) != 0 { // with MSG_MORE, several calls make one datagram
+		return 0, unix.EOPNOTSUPP
+	}
+	d := &datagram{socket: socket, b: b}
+	var err error
+	if address != nil {
+		if d.to, err = addressOf(address); err != nil {
+			return 0, err
+		}
+	}
+	if d.inode, err = inodeOf(socket); err != nil {
+		return 0, err
+	}
+	f, ok := s.inet.kept.flow(d.inode)
+	switch {
+	case address != nil && d.to.Port() == 0:
+		return 0, unix.EINVAL
+	case !ok, address != nil && s.inet.nowhere(d.to): // no socket for UDP has a port here
+		return 0, unix.ECONNREFUSED
+	}
+	d.flow = f
+	return len(b), s.deliver(c, d, flags)
+}
+
+// deliver sends a datagram, and waits for room unless MSG_DONTWAIT is among the flags of the call.
+func (s *server) deliver(c caller, d *datagram, flags int) error {
+	for {
+		err := s.attemptWith(c, d.socket, unix.POLLOUT, flags, func() error {
 			if !d.flow.tryTake() {
 				return errOther
 			}
 			defer d.flow.leave()
-			return now(s.send(d), c.args[3])
+			return s.send(d)
 		})
-		if errors.Is(err, errOther) {
-			if err = now(s.sendOther(c, d), c.args[3]); errors.Is(err, unix.EAGAIN) {
-				err = errOther // there is no room: wait for some
-			}
+		if !errors.Is(err, errOther) {
+			return err
+		}
+		err = s.sendOther(c, d)
+		if !errors.Is(err, unix.EAGAIN) || flags&unix.MSG_DONTWAIT != 0 {
+			return err
 		}
 	}
-	switch {
-	case errors.Is(err, errCrowded):
-		return later
-	case err != nil:
-		return fail(err)
-	}
-	return verdict{value: int64(len(d.b))}
-}
-
-// askedDatagram returns the datagram of a sendto(2).
-func (s *server) askedDatagram(c caller, socket int) (*datagram, error) {
-	address, err := c.askedAddress(c.args[4], c.args[5])
-	if err != nil {
-		return nil, err
-	}
-	if c.args[2] > maxPayload {
-		return nil, unix.EMSGSIZE
-	}
-	d := &datagram{socket: socket, b: make([]byte, c.args[2])}
-	if len(d.b) > 0 {
-		if n, err := c.read(c.args[1], d.b); err != nil || n < len(d.b) {
-			return nil, unix.EFAULT
-		}
-	}
-	if !s.valid(c.id) {
-		return nil, unix.ESRCH
-	}
-	if d.to, err = addressOf(address); err != nil {
-		return nil, err
-	}
-	if d.inode, err = inodeOf(socket); err != nil {
-		return nil, err
-	}
-	f, ok := s.inet.kept.flow(d.inode)
-	switch {
-	case d.to.Port() == 0:
-		return nil, unix.EINVAL
-	case !ok, s.inet.nowhere(d.to): // no socket for UDP has a port here
-		return nil, unix.ECONNREFUSED
-	}
-	d.flow = f
-	return d, nil
 }
 
 // errOther means that a datagram is not for the peer of its socket, or that another call may be about to change it.
@@ -154,14 +161,20 @@ var errOther = errors.New("the socket has another peer")
 // send sends a datagram to the peer, and never waits. The calling function has the turn.
 func (s *server) send(d *datagram) error {
 	e, _ := s.inet.names.get(d.inode)
-	same := e.peer == d.to || e.peer.Port() == dns && d.to.Port() == dns // the entrance answers for every resolver
+	to := d.to
+	if !to.IsValid() {
+		to = e.peer
+	}
+	same := e.peer == to || e.peer.Port() == dns && to.Port() == dns // the entrance answers for every resolver
 	switch {
+	case !d.to.IsValid() && !e.connected:
+		return unix.EDESTADDRREQ
 	case !e.peer.IsValid(), !same && !e.connected:
 		return errOther
 	case !same:
 		return unix.EISCONN
-	case e.peer != d.to:
-		e.peer = d.to
+	case e.peer != to:
+		e.peer = to
 		d.flow.rename(func() { s.inet.names.set(d.inode, e) })
 	}
 	err := unix.Sendmsg(d.socket, d.b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
@@ -190,89 +203,4 @@ func (s *server) sendOther(c caller, d *datagram) error {
 		return errno
 	}
 	return s.send(d)
-}
-
-// now returns errNow instead of EAGAIN for a call with MSG_DONTWAIT among its flags.
-func now(err error, flags uint64) error {
-	if errors.Is(err, unix.EAGAIN) && flags&unix.MSG_DONTWAIT != 0 {
-		return errNow
-	}
-	return err
-}
-
-// recvfrom carries out recvfrom(2) on a socket for UDP for a caller that asks for the address of the peer. Resolvers
-// ignore answers that do not come from the address that they asked.
-func (s *server) recvfrom(c caller) verdict {
-	socket, e, ok := s.known(c)
-	if !ok {
-		return proceed
-	}
-	defer unix.Close(socket)
-	if !e.packet {
-		return proceed
-	}
-	m, err := c.memory()
-	if err != nil {
-		return fail(err)
-	}
-	defer m.close()
-	room := 0
-	if c.args[5] != 0 {
-		if room, err = m.size(c.args[5]); err != nil {
-			return fail(err)
-		}
-	}
-	flags, b := int(int32(c.args[3])), make([]byte, min(c.args[2], maxDatagram))
-	n := 0
-	err = s.attempt(c, socket, unix.POLLIN, func() (err error) {
-		n, e, err = s.receiveFrom(socket, e, b, flags|unix.MSG_DONTWAIT)
-		return now(err, c.args[3])
-	})
-	switch {
-	case errors.Is(err, errCrowded):
-		return later
-	case err != nil:
-		return fail(err)
-	case n == 0 && ended(socket): // an error of the dial; a datagram may be empty
-		return verdict{errno: unix.ECONNREFUSED}
-	}
-	err = m.write(c.args[1], b[:min(n, len(b))])
-	if err == nil && c.args[5] != 0 {
-		name := sockaddr(e.family, e.peer)
-		err = m.give(c.args[4], c.args[5], room, name, len(name))
-	}
-	if err != nil {
-		return fail(err)
-	}
-	return verdict{value: int64(n)}
-}
-
-// receiveFrom receives a datagram, and returns what the socket is with the peer from which it is, or e.
-func (s *server) receiveFrom(socket int, e endpoint, b []byte, flags int) (n int, _ endpoint, err error) {
-	inode, err := inodeOf(socket)
-	if err != nil {
-		return 0, e, err
-	}
-	receive := func() {
-		n, _, err = unix.Recvfrom(socket, b, flags)
-		if named, ok := s.inet.names.get(inode); ok {
-			e = named
-		}
-	}
-	if f, ok := s.inet.kept.flow(inode); ok {
-		f.rename(receive)
-	} else {
-		receive()
-	}
-	return n, e, err
-}
-
-// errNow is EAGAIN for a call that does not wait whatever its socket is.
-var errNow = errors.New("nothing to receive")
-
-// ended reports whether the peer of a socket has closed its end.
-func ended(socket int) bool {
-	fds := []unix.PollFd{{Fd: int32(socket), Events: unix.POLLRDHUP}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0 && fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP) != 0
 }

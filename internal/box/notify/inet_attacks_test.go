@@ -120,6 +120,71 @@ for how in socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR:
 s = udp(); s.connect(echo); a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 for _ in range(50): s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack('2i', s.fileno(), a.fileno()))]) # itself
 s.close(); s = udp(); s.sendto(b'x', echo); want(s.recvfrom(9), (b'x', echo))`},
+	{"messages that are wrong", `
+wild = [0, 1, 4095, 2**47 - 8, 2**63, 2**64 - 8]; sizes = [0, 1, 65507, 2**31, 2**32 + 1, 2**63 - 1, 2**63, 2**64 - 1]
+b = ctypes.create_string_buffer(70000); at = ctypes.addressof(b); page = mmap.mmap(-1, 4096); edge = ctypes.addressof(ctypes.c_char.from_buffer(page)) + 4096 - 8
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.setblocking(False); unix, _ = socket.socketpair(); unix.setblocking(False)
+far = ctypes.create_string_buffer(struct.pack('=HH4s', socket.AF_INET, socket.htons(7), bytes([203, 0, 113, 5])).ljust(16, b'\0'))
+def header(name=ctypes.addressof(far), size=16, parts=0, count=0, control=0, room=0): return struct.pack('@QIIQQQQII', name, size & 0xffffffff, 0, parts, count, control, room, 0, 0)
+def all():
+    for n in sizes: yield header(count=n); yield header(parts=at, count=n); yield header(control=at, room=n); yield header(size=n)
+    for a in wild + [edge]:
+        yield header(name=a); yield header(parts=a, count=1024); yield header(parts=a, count=1); yield header(control=a, room=16)
+        for n in sizes: yield header(parts=place(struct.pack('@QQ', a, n)), count=1); yield header(parts=place(struct.pack('@QQ', at, n) * 1024), count=1024)
+def place(data): ctypes.memmove(at, data, len(data)); return at
+for h in all():
+    several = ctypes.create_string_buffer(h + bytes(8), 64)
+    for s in udp, unix:
+        for flags in 0, socket.MSG_PEEK | socket.MSG_TRUNC, -1:
+            libc.sendmsg(s.fileno(), several, flags); libc.recvmsg(s.fileno(), several, flags | socket.MSG_DONTWAIT)
+            for n in 0, 1, 2**31, 2**32 - 1: libc.sendmmsg(s.fileno(), several, ctypes.c_uint(n), flags); libc.recvmmsg(s.fileno(), several, ctypes.c_uint(n), flags | socket.MSG_DONTWAIT, None)
+for a in wild + [edge]:
+    for s in udp, unix:
+        for f in libc.sendmsg, libc.recvmsg: want(f(s.fileno(), ctypes.c_void_p(a), socket.MSG_DONTWAIT), -1)
+        for f in libc.sendmmsg, libc.recvmmsg: want(f(s.fileno(), ctypes.c_void_p(a), 9, socket.MSG_DONTWAIT, None), -1)
+for size, count in (-1, 0), (16, 1025): # what the kernel says
+    several = ctypes.create_string_buffer(header(size=size, count=count)); want(libc.sendmsg(udp.fileno(), several, 0), -1); want(ctypes.get_errno(), errno.EINVAL if size < 0 else errno.EMSGSIZE)`},
+	{"messages that change", `
+echo, path = struct.pack('=HH4s', socket.AF_INET, socket.htons(7), bytes([203, 0, 113, 5])).ljust(16, b'\0'), struct.pack('=H', socket.AF_UNIX) + SOCK.encode().ljust(107, b'\0')
+near = struct.pack('=HH4s', socket.AF_INET, socket.htons(TARGET), bytes([127, 0, 0, 1])).ljust(16, b'\0')
+b = ctypes.create_string_buffer(4096); at = ctypes.addressof(b); h = ctypes.create_string_buffer(64 * 8); parts = ctypes.create_string_buffer(16 * 1024)
+rights = struct.pack('@QIIi4x', 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, 0); end = time.monotonic() + 4; shared = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
+headers = [struct.pack('@QIIQQQQIIII', n, k, 0, p, c, q, r, 0, 0, 0, 0) for n, k in ((at, 16), (at, 110), (0, 0), (at, 0xffffffff)) for p, c in ((ctypes.addressof(parts), 2), (ctypes.addressof(parts), 1024), (8, 1), (0, 0)) for q, r in ((0, 0), (at + 200, 24))]
+def change():
+    k = 0
+    while time.monotonic() < end:
+        for a in echo, path, near: ctypes.memmove(b, a, len(a))
+        ctypes.memmove(at + 200, rights, 24); k += 1; ctypes.memmove(ctypes.addressof(h) + 64 * (k % 8), headers[k % len(headers)], 64)
+        ctypes.memmove(ctypes.addressof(parts) + 16 * (k % 4), struct.pack('@QQ', (at, 8)[k % 3 == 0], (9, 2**63, 70000, 0)[k % 4]), 16)
+def again():
+    makers = [lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket, lambda: socket.socket(socket.AF_UNIX), lambda: os.open('file', os.O_CREAT | os.O_RDWR)]
+    while time.monotonic() < end:
+        for make in makers: s = make(); os.dup2(s if isinstance(s, int) else s.fileno(), 99); os.close(s) if isinstance(s, int) else s.close(); time.sleep(0.002)
+def use(f, *rest):
+    def run():
+        while time.monotonic() < end: f(99, h, *rest); f(shared[0].fileno(), h, *rest)
+    return run
+os.dup2(shared[0].fileno(), 99); threads(2, change); threads(1, again)
+for f in libc.sendmsg, libc.recvmsg: threads(2, use(f, socket.MSG_DONTWAIT))
+for f in libc.sendmmsg, libc.recvmmsg: threads(2, use(f, 8, socket.MSG_DONTWAIT, None))
+while time.monotonic() < end: s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); old = shared[0]; shared[0] = s; old.close(); no(lambda: s.connect(('203.0.113.5', 7))); time.sleep(0.01)
+time.sleep(0.5)`},
+	{"a flood of messages", `
+import signal
+kids = []
+for i in range(3):
+    pid = os.fork()
+    if pid == 0:
+        udp = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(4)]; a, b = socket.socketpair()
+        threads(100, lambda: udp[0].recvmsg(10)); threads(30, lambda: [udp[1].sendmsg([b'x' * 60000], [], 0, ('203.0.113.5', 7)) for _ in iter(int, 1)])
+        threads(30, lambda: [udp[2].sendmsg([b'x'], [], 0, (to, 7)) for _ in iter(int, 1) for to in ('203.0.113.5', '127.0.0.1', '203.0.113.9')])
+        threads(3, lambda: [(a.sendmsg([b'x']), b.recvmsg(1)) for _ in iter(int, 1)])
+        time.sleep(1000)
+    kids.append(pid)
+time.sleep(2); s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
+want(socket.socket().getsockname(), ('0.0.0.0', 0)); a, b = socket.socketpair(); a.sendmsg([b'x']); want(b.recvmsg(1)[0], b'x')
+for pid in kids: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
+s.sendmsg([b'x'], [], 0, ('203.0.113.5', 7)); want(s.recvmsg(1)[3], ('203.0.113.5', 7))`},
 	{"options", `
 for level in 0, 1, 6, 17, 41, 263, 282, 284:
     for name in range(80):
@@ -222,7 +287,7 @@ os.kill(pid, signal.SIGKILL)`},
 
 // inetAttackPrelude begins the scripts after inetPrelude.
 const inetAttackPrelude = `
-import threading, platform, signal
+import mmap, threading, platform, signal
 libc = ctypes.CDLL(None, use_errno=True); syscall = libc.syscall
 libc.connect.argtypes = libc.bind.argtypes = libc.getsockname.argtypes = libc.getpeername.argtypes = libc.accept.argtypes = None
 NR_GETSOCKOPT = 55 if platform.machine() == 'x86_64' else 209

@@ -18,10 +18,7 @@ import (
 
 // inetDatagrams are scripts like inetPrograms about UDP. The network has besides 203.0.113.5:7 two hosts A and B,
 // 203.0.113.10:9 and 203.0.113.11:9, which record what they get and never answer.
-var inetDatagrams = []struct {
-	name, tool, script string
-	a, b               []string // what the hosts must have got
-}{
+var inetDatagrams = []datagramScript{
 	{name: "poll", tool: "python3", script: `
 import select
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); p = select.poll(); p.register(s, select.POLLIN | select.POLLOUT | select.POLLRDHUP)
@@ -143,6 +140,11 @@ s.connect(7, "203.0.113.5", () => s.send("x0"))'`, a: []string{"a0"}},
 	{name: "dig", tool: "dig", script: `dig +short a.example.com @198.51.100.1 | grep -qx 203.0.113.5 && echo ok`},
 }
 
+type datagramScript struct {
+	name, tool, script string
+	a, b               []string // what the hosts must have got
+}
+
 // tagged returns the n messages NAME0, NAME1, …
 func tagged(name string, n int) (all []string) {
 	for i := range n {
@@ -222,7 +224,7 @@ func datagramNetwork(t *testing.T) (table map[string]string, a, b *recorder) {
 func TestInet_ServesDatagrams(t *testing.T) {
 	t.Parallel()
 	for who, uid := range inetUsers(t) {
-		for _, p := range inetDatagrams {
+		for _, p := range slices.Concat(inetDatagrams, inetMessages) {
 			t.Run(who+"/"+p.name, func(t *testing.T) {
 				t.Parallel()
 				if _, err := exec.LookPath(p.tool); err != nil {
@@ -230,7 +232,7 @@ func TestInet_ServesDatagrams(t *testing.T) {
 				}
 				program := []string{"/bin/sh", "-c", p.script}
 				if p.tool == "python3" {
-					program = []string{python(t), "-c", inetPrelude + inetDatagramPrelude + p.script +
+					program = []string{python(t), "-c", inetPrelude + inetDatagramPrelude + inetMessagePrelude + p.script +
 						"\nprint('ok', flush=True); os._exit(0)"}
 				}
 				table, a, b := datagramNetwork(t)

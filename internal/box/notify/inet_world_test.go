@@ -41,6 +41,7 @@ type inetConfig struct {
 	Path    string   // of the program, which gets the environment of the test
 	Program []string // its arguments, with its name
 	Files   uint64   // the limit of init's descriptors; 0 leaves it
+	Record  bool     // of the programs that begin
 }
 
 // beInet starts the program, and prints the refusals and what is left in this process at the end.
@@ -77,11 +78,11 @@ func beInet() int {
 		return complain("%v", err)
 	}
 	defer inet.Close()
-	go func() {
-		served <- Serve(ctx, os.NewFile(uintptr(<-installed), "listener"), Options{
-			Sockets: []string{c.Work}, Terminals: true, Refusals: seccomp.RefusalsOf(refusedInet), Inet: inet,
-		})
-	}()
+	opt := Options{Sockets: []string{c.Work}, Terminals: true, Refusals: seccomp.RefusalsOf(refusedInet), Inet: inet}
+	if c.Record {
+		opt.Asked, opt.Unasked, opt.Began = func(Execution) {}, func(int) {}, func(int) {}
+	}
+	go func() { served <- Serve(ctx, os.NewFile(uintptr(<-installed), "listener"), opt) }()
 	if err := <-started; err != nil {
 		return complain("start: %v", err)
 	}
@@ -179,12 +180,13 @@ func inetUsers(t testing.TB) map[string]int {
 
 // entrance is the other end of an Inet: it dials what its table says, and records all that it is asked for.
 type entrance struct {
-	t     testing.TB
-	dir   string // of the listeners
-	work  string
-	uid   int
-	table map[string]string // by the address asked for; an error number refuses, "-" never answers
-	files uint64            // inetConfig.Files
+	t      testing.TB
+	dir    string // of the listeners
+	work   string
+	uid    int
+	table  map[string]string // by the address asked for; an error number refuses, "-" never answers
+	files  uint64            // inetConfig.Files
+	record bool              // inetConfig.Record
 
 	mu    sync.Mutex
 	asked map[string]int
@@ -454,7 +456,8 @@ func (e *entrance) command(ctx context.Context, program []string, env ...string)
 	if filepath.IsAbs(program[0]) {
 		path = program[0]
 	}
-	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program, Files: e.files})
+	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program, Files: e.files,
+		Record: e.record})
 	if err != nil {
 		return nil, err
 	}

@@ -141,12 +141,37 @@ var inetCalls = map[uint32]func(*server, caller) verdict{
 	unix.SYS_ACCEPT4:     (*server).accept,
 	unix.SYS_SENDTO:      (*server).sendto,
 	unix.SYS_RECVFROM:    (*server).recvfrom,
+	unix.SYS_SENDMSG:     (*server).sendmsg,
+	unix.SYS_SENDMMSG:    (*server).sendmmsg,
+	unix.SYS_RECVMSG:     (*server).recvmsg,
+	unix.SYS_RECVMMSG:    (*server).recvmmsg,
 	unix.SYS_GETSOCKOPT:  (*server).getsockopt,
+}
+
+// transports reports whether a call transports datagrams if its socket is one for UDP.
+func transports(nr int32) bool {
+	switch nr {
+	case unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_RECVMMSG:
+		return true
+	}
+	return false
+}
+
+// forUDP reports whether the socket of a call is one for UDP. It is quick: the kernel carries out the calls with other
+// sockets, which may be many.
+func (s *server) forUDP(c caller) bool {
+	inode, err := socketAt(c.tid, int32(c.args[0]))
+	if err != nil || inode == 0 {
+		return false
+	}
+	e, ok := s.inet.names.get(inode)
+	return ok && e.packet
 }
 
 // inetCall returns the function that answers a call of inetCalls.
 func (s *server) inetCall(c caller) (func(), bool) {
-	if s.inet == nil || c.nr == unix.SYS_SOCKET && !ofInternet(uint32(c.args[0])) {
+	switch {
+	case s.inet == nil, c.nr == unix.SYS_SOCKET && !ofInternet(uint32(c.args[0])), transports(c.nr) && !s.forUDP(c):
 		return nil, false
 	}
 	do, ok := inetCalls[uint32(c.nr)]

@@ -59,8 +59,5 @@ func (c caller) askedAddress(at, size uint64) ([]byte, error) {
 		return nil, unix.EINVAL
 	}
 	b := make([]byte, n)
-	if got, err := c.read(at, b); err != nil || got < len(b) {
-		return nil, unix.EFAULT
-	}
-	return b, nil
+	return b, c.readAll(at, b)
 }

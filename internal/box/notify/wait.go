@@ -144,6 +144,14 @@ func (s *server) attempt(c caller, socket int, events int16, try func() error) e
 	}
 }
 
+// attemptWith is attempt for a call with flags, which does not wait if MSG_DONTWAIT is among them.
+func (s *server) attemptWith(c caller, socket int, events int16, flags int, try func() error) error {
+	if flags&unix.MSG_DONTWAIT != 0 {
+		return try()
+	}
+	return s.attempt(c, socket, events, try)
+}
+
 // errCrowded means that too many calls wait already. The call is tried again from time to time, without descriptors of
 // this process meanwhile.
 var errCrowded = errors.New("too many calls wait for a peer")

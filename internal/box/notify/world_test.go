@@ -52,6 +52,8 @@ func TestMain(m *testing.M) {
 		os.Exit(beInetGo())
 	case argInetConnect:
 		os.Exit(beInetConnect())
+	case argInetMessages:
+		os.Exit(beInetMessages())
 	case argPlay:
 		os.Exit(bePlay())
 	}

@@ -41,8 +41,15 @@ var inetRules = []Rule{
 		Why:   "the address of a datagram; resolvers ignore answers without the address that they asked",
 	},
 	{
+		Calls: []uint32{unix.SYS_SENDMSG, unix.SYS_SENDMMSG, unix.SYS_RECVMSG, unix.SYS_RECVMMSG},
+		Do:    Notify,
+		Why:   "the same for addresses in memory; the kernel carries out the calls with sockets that are not for UDP",
+	},
+	{
 		Calls: []uint32{unix.SYS_SETSOCKOPT},
 		Cases: []Case{
+			{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_UDP}}, {Arg: 2, Is: In, Of: []uint32{unix.UDP_SEGMENT}}},
+				Do: Errno(unix.ENOPROTOOPT)}, // messages that are many datagrams
 			{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_IP, unix.SOL_IPV6, unix.SOL_TCP, unix.SOL_UDP}}},
 				Do: Pretend},
 			{When: []Test{{Arg: 1, Is: In, Of: []uint32{unix.SOL_SOCKET}}, {Arg: 2, Is: In, Of: []uint32{unix.SO_REUSEPORT}}},

@@ -49,11 +49,15 @@ func TestInet_PassesWhatTellsSocketsApart(t *testing.T) {
 		{"send", unix.SYS_SENDTO, [6]uint64{3, 0x1000, 4}, Allow},
 		{"recvfrom", unix.SYS_RECVFROM, [6]uint64{3, 0x1000, 4, 0, 0x2000, 0x3000}, Notify},
 		{"recv", unix.SYS_RECVFROM, [6]uint64{3, 0x1000, 4}, Allow},
-		{"sendmsg", unix.SYS_SENDMSG, [6]uint64{3, 0x1000}, Allow},
+		{"sendmsg", unix.SYS_SENDMSG, [6]uint64{3, 0x1000}, Notify},
+		{"sendmmsg", unix.SYS_SENDMMSG, [6]uint64{3, 0x1000, 2}, Notify},
+		{"recvmsg", unix.SYS_RECVMSG, [6]uint64{3, 0x1000}, Notify},
+		{"recvmmsg", unix.SYS_RECVMMSG, [6]uint64{3, 0x1000, 2}, Notify},
 		{"TCP_NODELAY", unix.SYS_SETSOCKOPT, [6]uint64{3, unix.SOL_TCP, unix.TCP_NODELAY}, Pretend},
 		{"IP_TTL", unix.SYS_SETSOCKOPT, [6]uint64{3, unix.SOL_IP, unix.IP_TTL}, Pretend},
 		{"IPV6_V6ONLY", unix.SYS_SETSOCKOPT, [6]uint64{3, high | unix.SOL_IPV6, unix.IPV6_V6ONLY}, Pretend},
 		{"UDP_CORK", unix.SYS_SETSOCKOPT, [6]uint64{3, unix.SOL_UDP, 1}, Pretend},
+		{"UDP_SEGMENT", unix.SYS_SETSOCKOPT, [6]uint64{3, unix.SOL_UDP, unix.UDP_SEGMENT}, Errno(unix.ENOPROTOOPT)},
 		{"SO_REUSEPORT", unix.SYS_SETSOCKOPT, [6]uint64{3, unix.SOL_SOCKET, unix.SO_REUSEPORT}, Pretend},
 		{"SO_KEEPALIVE", unix.SYS_SETSOCKOPT, [6]uint64{3, unix.SOL_SOCKET, unix.SO_KEEPALIVE}, Allow},
 		{"SO_TYPE", unix.SYS_GETSOCKOPT, [6]uint64{3, unix.SOL_SOCKET, unix.SO_TYPE}, Notify},
@@ -82,12 +86,12 @@ func TestInet_PassesWhatTellsSocketsApart(t *testing.T) {
 	}
 }
 
-// TestInet_LeavesTransportToTheKernel checks that no argument of calls that transport data is read.
+// TestInet_LeavesTransportToTheKernel checks that no argument of calls that transport data without addresses is read.
 func TestInet_LeavesTransportToTheKernel(t *testing.T) {
 	t.Parallel()
 	p := Notifying(NotifyOptions{Connect: true, Terminals: true, Inet: true})
-	for _, nr := range []uint32{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_SENDMSG,
-		unix.SYS_RECVMSG, unix.SYS_EPOLL_PWAIT, unix.SYS_SHUTDOWN, unix.SYS_CLOSE} {
+	for _, nr := range []uint32{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV,
+		unix.SYS_EPOLL_PWAIT, unix.SYS_SHUTDOWN, unix.SYS_CLOSE} {
 		if got, read := run(t, p, call{nr: nr, arch: nativeArch}); got != Allow || read {
 			t.Errorf("call %d: %#x, arguments read: %t", nr, got, read)
 		}

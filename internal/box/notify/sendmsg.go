@@ -1,0 +1,103 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxBatch is how many messages one sendmmsg(2) or recvmmsg(2) transports: they may return before all are.
+const maxBatch = 64
+
+// sendmsg carries out sendmsg(2) on a socket for UDP. The kernel would ignore the address.
+func (s *server) sendmsg(c caller) verdict {
+	socket, e, ok := s.known(c)
+	if !ok {
+		return proceed
+	}
+	defer unix.Close(socket)
+	if !e.packet {
+		return proceed
+	}
+	n, err := s.sendMessage(c, socket, c.args[1], int(int32(c.args[2])))
+	return outcome(n, err)
+}
+
+// sendmmsg carries out sendmmsg(2) on a socket for UDP.
+func (s *server) sendmmsg(c caller) verdict {
+	socket, e, ok := s.known(c)
+	if !ok {
+		return proceed
+	}
+	defer unix.Close(socket)
+	if !e.packet {
+		return proceed
+	}
+	m, err := c.memory()
+	if err != nil {
+		return fail(err)
+	}
+	defer m.close()
+	n, err := several(c, m, func(at uint64, flags int) (int, error) { return s.sendMessage(c, socket, at, flags) })
+	return outcome(n, err)
+}
+
+// sendMessage sends the message at an address of the caller's memory.
+func (s *server) sendMessage(c caller, socket int, at uint64, flags int) (int, error) {
+	m, err := c.message(at)
+	if err != nil {
+		return 0, err
+	}
+	var address []byte
+	if m.name != 0 && m.nameSize > 0 {
+		if address, err = c.askedAddress(m.name, min(uint64(m.nameSize), maxAddress)); err != nil {
+			return 0, err
+		}
+	}
+	if m.size > maxPayload {
+		return 0, unix.EMSGSIZE
+	}
+	if err := c.checkControl(m); err != nil {
+		return 0, err
+	}
+	b, err := c.gather(m)
+	if err != nil {
+		return 0, err
+	}
+	return s.transmit(c, socket, address, b, flags)
+}
+
+// several calls do for the messages of a sendmmsg(2) or recvmmsg(2), stores after each what it returns, and returns
+// their number. Only the first one waits. An error ends the call, which returns it only for the first.
+func several(c caller, m memory, do func(at uint64, flags int) (int, error)) (done int, err error) {
+	flags, most := int(int32(c.args[3])), int(min(uint32(c.args[2]), maxBatch))
+	for err == nil && done < most {
+		var n int
+		at := c.args[1] + uint64(done)*mmsgSize
+		if n, err = do(at, flags); err == nil {
+			err = m.write(at+msgSize, binary.NativeEndian.AppendUint32(nil, uint32(n)))
+		}
+		if err == nil {
+			done++
+		}
+		flags |= unix.MSG_DONTWAIT
+	}
+	if done > 0 {
+		err = nil
+	}
+	return done, err
+}
+
+// outcome returns the answer to a call that transports datagrams.
+func outcome(n int, err error) verdict {
+	switch {
+	case errors.Is(err, errCrowded):
+		return later
+	case err != nil:
+		return fail(err)
+	}
+	return verdict{value: int64(n)}
+}
