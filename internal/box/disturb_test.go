@@ -387,6 +387,8 @@ func (d disturbance) documented(call string) string {
 	case slices.Contains([]int{unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT}, d.step.Call) &&
 		d.inInit() && lacks(unix.EPERM):
 		return "a procfs of its own"
+	case d.inInit() && d.step.Call == unix.SYS_SETHOSTNAME && lacks(unix.EPERM):
+		return "a host name of its own"
 	}
 	return ""
 }

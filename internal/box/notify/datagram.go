@@ -80,7 +80,7 @@ type datagram struct {
 func (s *server) sendto(c caller) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {
-		return proceed
+		return s.unsent(c, "sendto")
 	}
 	defer unix.Close(socket)
 	if !e.packet {

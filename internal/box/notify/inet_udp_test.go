@@ -40,6 +40,11 @@ s.connect(('127.0.0.1', 9))
 for i in range(5000): s.send(b'lost')
 fails(errno.EISCONN, lambda: s.sendto(b'lost', A)); fails(errno.ECONNREFUSED, lambda: s.sendto(b'lost', ('127.0.0.1', 9)))
 s.connect(A); s.send(b'third')`, a: []string{"first", "second", "third"}},
+	{name: "not dumpable", tool: "python3", script: `
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'shown', A)
+ctypes.CDLL(None).prctl(4, 0) # PR_SET_DUMPABLE
+if os.geteuid() != 0: fails(errno.EACCES, lambda: s.sendto(b'hidden', B))
+s.send(b'to the peer')`, a: []string{"shown", "to the peer"}},
 	{name: "peers in turns under a flood", tool: "python3", script: `
 import threading
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); over = []

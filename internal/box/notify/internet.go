@@ -3,6 +3,7 @@
 package notify
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"strconv"
@@ -158,15 +159,23 @@ func transports(nr int32) bool {
 }
 
 // forUDP reports whether the socket of a call is one for UDP. It is quick: the kernel carries out the calls with other
-// sockets, which may be many.
+// sockets, which may be many. A sendto(2) with an address counts as one for UDP if the caller does not show its
+// descriptors.
 func (s *server) forUDP(c caller) bool {
 	inode, err := socketAt(c.tid, int32(c.args[0]))
 	if err != nil || inode == 0 {
-		return false
+		return c.nr == unix.SYS_SENDTO && errors.Is(err, unix.EACCES)
 	}
-	e, ok := s.inet.names.get(inode)
-	return ok && e.packet
+	if e, ok := s.inet.names.get(inode); ok {
+		return e.packet
+	}
+	_, ok := s.inet.kept.flow(inode)
+	return ok
 }
+
+// unsent refuses and reports a call that sends on a socket for UDP of which no duplicate can be had: the kernel would
+// send to the current peer, whatever the address is.
+func (s *server) unsent(c caller, call string) verdict { return s.tell(c, call, unix.EACCES) }
 
 // inetCall returns the function that answers a call of inetCalls.
 func (s *server) inetCall(c caller) (func(), bool) {

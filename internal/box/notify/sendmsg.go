@@ -16,7 +16,7 @@ const maxBatch = 64
 func (s *server) sendmsg(c caller) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {
-		return proceed
+		return s.unsent(c, "sendmsg")
 	}
 	defer unix.Close(socket)
 	if !e.packet {
@@ -30,7 +30,7 @@ func (s *server) sendmsg(c caller) verdict {
 func (s *server) sendmmsg(c caller) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {
-		return proceed
+		return s.unsent(c, "sendmmsg")
 	}
 	defer unix.Close(socket)
 	if !e.packet {
