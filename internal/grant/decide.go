@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/textproto"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,8 +67,8 @@ func (s Set) Decide(u Use, spent Spent, now time.Time) Ruling {
 			claims[i].Left = left(g.Uses, spent[g.Name].Used)
 		}
 		all = append(all, claims...)
-		if g.limits(u, spent[g.Name], now) == nil {
-			all = append(all, g.bodies(u, left(g.Uses, spent[g.Name].Used))...)
+		if bodies := g.bodies(u, left(g.Uses, spent[g.Name].Used)); bodies != nil && g.limits(u, spent[g.Name], now) == nil {
+			all = append(all, bodies...) // otherwise a placeholder in the body leaves as what it is
 		}
 	}
 	return settle(all)
@@ -200,6 +201,16 @@ func (u Use) where() string {
 	return policy.Request{Host: u.Host, Port: u.Port, Protocol: policy.TCP}.String()
 }
 
+// request describes the request of u.
+func (u Use) request() string { return shown(u.HTTP.Method) + " " + shown(u.HTTP.Path) }
+
+// shown returns a text of a sandbox for users: bounded, and without control characters.
+func shown(text string) string {
+	const most = 200
+	quoted := strconv.QuoteToASCII(text[:min(len(text), most)])
+	return quoted[1 : len(quoted)-1]
+}
+
 // bodies returns the sites in the body of u that may get the secret of g.
 func (g Issued) bodies(u Use, left int64) (all []claim) {
 	for _, s := range g.Sites {
@@ -252,10 +263,10 @@ func (g Grant) limits(u Use, c Count, now time.Time) *Refusal {
 		switch ambiguous := !(policy.Requests{Paths: []string{"/*"}}).Allow(&u.HTTP); {
 		case !d.Forbid(&u.HTTP):
 		case ambiguous:
-			return &Refusal{Reason: "the path " + u.HTTP.Path + " is ambiguous, and may be one that preset " + g.Preset +
+			return &Refusal{Reason: "the path " + shown(u.HTTP.Path) + " is ambiguous, and may be one that preset " + g.Preset +
 				" denies", Hint: "send a path without escapes, such as the number of a project in place of its name"}
 		default:
-			return &Refusal{Reason: "preset " + g.Preset + " denies " + u.HTTP.Method + " " + u.HTTP.Path + ", which " + d.Why,
+			return &Refusal{Reason: "preset " + g.Preset + " denies " + u.request() + ", which " + d.Why,
 				Hint: "if that is meant, name the path in except"}
 		}
 	}
@@ -263,7 +274,7 @@ func (g Grant) limits(u Use, c Count, now time.Time) *Refusal {
 	case u.HTTP.Method == "CONNECT", u.HTTP.Method == "TRACE":
 		return &Refusal{Reason: "method " + u.HTTP.Method + " cannot carry a secret", Hint: "use another method"}
 	case !g.Allow.Allow(&u.HTTP):
-		return &Refusal{Reason: "grant " + g.Name + " does not allow " + u.HTTP.Method + " " + u.HTTP.Path}
+		return &Refusal{Reason: "grant " + g.Name + " does not allow " + u.request()}
 	case !g.Until.IsZero() && !now.Before(g.Until):
 		return &Refusal{Reason: "grant " + g.Name + " has expired"}
 	case g.Uses > 0 && c.Used >= g.Uses:

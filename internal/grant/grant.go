@@ -133,16 +133,18 @@ func (g Grant) checkSites(no func(hint, format string, args ...any) error) error
 			return no("name the path", "site %s cannot be in all bodies", s)
 		case seen[key]:
 			return no("remove one of them", "duplicate site %s", s)
-		case s.In == InPath && g.Mode == ModeAdd, s.InBody() && g.Mode == ModeAdd, s.In == InSigV4 && g.Mode == ModeAdd:
+		case g.Mode == ModeAdd && (!s.inHead() || s.In == InPath || s.In == InSigV4):
 			return no("use mode: replace", "mode add is not supported for site %s", s)
 		default:
 			seen[key] = true
 		}
 	}
-	if g.Mode == ModeAdd && len(g.Sites) > 1 {
+	switch {
+	case g.Mode == ModeRequire && !g.head():
+		return no("use mode: replace", "mode require requires a site in the head of requests")
+	case g.Mode == ModeAdd && len(g.Sites) > 1:
 		return no("keep one site", "mode add requires one site, and there are %d", len(g.Sites))
-	}
-	if g.Mode == ModeAdd && len(g.Env) > 0 {
+	case g.Mode == ModeAdd && len(g.Env) > 0:
 		return no("omit env", "mode add has no placeholder")
 	}
 	return nil

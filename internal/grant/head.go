@@ -31,10 +31,10 @@ type field struct {
 
 // String describes the place of f for users.
 func (f field) String() string {
-	switch {
-	case f.in == InPath:
+	switch f.in {
+	case InPath:
 		return "the path"
-	case f.in == InBasic:
+	case InBasic:
 		return "the " + f.name + " of header Authorization"
 	}
 	return string(f.in) + " " + f.name

@@ -64,7 +64,7 @@ func (i Item) fill(g *Grant) (refused []string, err error) {
 		return nil, err
 	}
 	p := all[at]
-	g.Kind, g.Env = Kind(p.Kind), p.Env
+	g.Kind, g.Env = Kind(p.Kind), slices.Clone(p.Env)
 	for _, h := range p.Hosts {
 		pattern, err := policy.ParsePattern(h)
 		if err != nil {
@@ -108,5 +108,5 @@ func (i Item) fill(g *Grant) (refused []string, err error) {
 				WithHint("it denies %s", strings.Join(denied, ", "))
 		}
 	}
-	return p.Refused, nil
+	return slices.Clone(p.Refused), nil
 }

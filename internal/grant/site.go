@@ -137,7 +137,7 @@ func (s Site) checked() (Site, error) {
 			return Site{}, err
 		}
 	case InQuery, InCookie, InForm:
-		if !token(s.Name) {
+		if !token(s.Name) || s.In != InCookie && strings.ContainsAny(s.Name, "&%+#") {
 			return no("name it, such as "+string(s.In)+":key", "invalid name %q", s.Name)
 		}
 	case InMetadata:

@@ -83,7 +83,7 @@ func ParseRequests(methods, paths []string) (q Requests, err error) {
 			}
 		}
 		if _, err = parsePath(strings.Join(parts, "/")); err != nil {
-			return Requests{}, fault.New(fault.Invalid, "invalid path %q", p).WithHint("use a path without escapes, "+
+			return Requests{}, fault.New(fault.Invalid, "invalid path %q", p).WithHint("use a path without escapes, " +
 				"such as /v1/items, /v1/* for all below /v1, or /v1/*/items, where * is any one part")
 		}
 		q.Paths = append(q.Paths, p)
