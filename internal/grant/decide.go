@@ -214,7 +214,7 @@ func shown(text string) string {
 // bodies returns the sites in the body of u that may get the secret of g.
 func (g Issued) bodies(u Use, left int64) (all []claim) {
 	for _, s := range g.Sites {
-		if s.InBody() && !g.Revoked && g.covers(u) && s.At.Allow(&u.HTTP) {
+		if s.InBody() && g.covers(u) && s.At.Allow(&u.HTTP) {
 			c := g.claim(u, s, "")
 			c.Left = left
 			all = append(all, c)

@@ -101,6 +101,9 @@ func TestDecide_RefusesPlaceholderElsewhere(t *testing.T) {
 	s := set(t, Issued{Grant: given(t, "api", api), Placeholder: p1})
 	get := use(t, "GET", "https://api.example/v1")
 	half := base64.StdEncoding.EncodeToString([]byte("u:" + p1))
+	if !strings.HasSuffix(half, "=") {
+		t.Fatal("the example has no padding")
+	}
 	for about, u := range map[string]Use{
 		"another host":              use(t, "GET", "https://evil.example/").with("Authorization: Bearer " + p1),
 		"a host that ends alike":    use(t, "GET", "https://notapi.example/").with("X-Key: " + p1),
@@ -126,6 +129,7 @@ func TestDecide_RefusesPlaceholderElsewhere(t *testing.T) {
 		"password with more":        get.with(basicOf("u", p1+":x")),
 		"mixed case of Basic":       get.with("Authorization: bAsIc " + half),
 		"Basic in another encoding": get.with("Authorization: Basic " + strings.TrimRight(half, "=") + "=x"),
+		"Basic without padding":     get.with("Authorization: Basic " + strings.TrimRight(half, "=")),
 		"two keys in a query":       use(t, "GET", "https://api.example/?key="+p1+"&key=x"),
 		"two keys, one escaped":     use(t, "GET", "https://api.example/?key="+p1+"&%6bey=x"),
 		"a semicolon in a query":    use(t, "GET", "https://api.example/?key="+p1+";key=x"),
@@ -209,7 +213,9 @@ func TestDecide_ModesAndForks(t *testing.T) {
 		"methods": ["POST"], "paths": ["/login"]}], "uses": 2}`), Placeholder: "qWeRtYuIoPaSdFgHjKlZxCvB"}
 	git := Issued{Grant: given(t, "git", `{"hosts": ["git.example"], "sites": [{"in": "git"}], "paths":
 		["/acme/*"]}`), Placeholder: "ZxCvBnMaSdFgHjKlQwErTyUi"}
-	s := set(t, add, narrow, exact, require, gone, body, git)
+	at := Issued{Grant: given(t, "at", `{"hosts": ["at.example"], "sites": [{"in": "header", "name": "X-Key",
+		"methods": ["GET"], "paths": ["/v1/*"]}]}`), Placeholder: "PoIuYtReWqLkJhGfDsAmNbVc"}
+	s := set(t, add, narrow, exact, require, gone, body, git, at)
 	for _, c := range []struct {
 		about string
 		use   Use
@@ -230,6 +236,8 @@ func TestDecide_ModesAndForks(t *testing.T) {
 		{"an alias elsewhere", use(t, "GET", "https://x.example/v1/x").with("Authorization: Bearer " + p2), ""},
 		{"revoked", use(t, "GET", "https://r.example/v2").with("Authorization: Bearer " + p3), ""},
 		{"in a body", use(t, "POST", "https://body.example/login"), "body"},
+		{"a site of some requests", use(t, "GET", "https://at.example/v1/x").with("X-Key: " + at.Placeholder), "at"},
+		{"not of others", use(t, "GET", "https://at.example/v2").with("X-Key: " + at.Placeholder), ""},
 		{"not in all bodies", use(t, "POST", "https://body.example/gists"), "-"},
 		{"git", use(t, "GET", "https://git.example/acme/web.git/info/refs?service=git-upload-pack").
 			with(basicOf("u", git.Placeholder)), "git"},
@@ -334,6 +342,7 @@ func TestNewSet_RefusesAmbiguousGrants(t *testing.T) {
 	}
 	set(t, g("a", bearer, p1), g("b", bearer, p2))
 	set(t, g("a", adds, ""), g("b", below, ""))
+	set(t, g("a", adds, ""), Issued{Grant: given(t, "b", adds), Revoked: true})
 	if r := (Set{}).Decide(use(t, "GET", "https://a.example/"), nil, now); r.Deny != nil || r.Put != nil {
 		t.Errorf("no grants: %+v", r)
 	}

@@ -98,6 +98,9 @@ func TestKindOf_KnowsEachKind(t *testing.T) {
 			t.Errorf("no example of %s", k)
 		}
 	}
+	if s := KindOf("glpat-" + strings.Repeat("Ab3-", 9) + ".01.991abcdef"); s.Kind != Opaque {
+		t.Errorf("a token of GitLab with another length is %s", s)
+	}
 	for _, v := range []string{"", " ", "\t\n", " abc", "abc\n", "a\x00b", "a\rb", strings.Repeat("x", MaxValue+1)} {
 		if s := KindOf(v); !s.Equal(Shape{}) {
 			t.Errorf("%.20q: %s", v, s)

@@ -200,6 +200,20 @@ func TestPresetAWS_LimitsServices(t *testing.T) {
 	if r := set(t, g).Decide(u, nil, now); r.Deny == nil {
 		t.Error("the secret key leaves in a header")
 	}
+	for name, value := range map[string]string{"X-Amz-Security-Token": parts[1],
+		"Authorization": "AWS4-HMAC-SHA256 Credential=" + parts[0] + "/20260102/eu-west-1/s3/aws4_request, SignedHeaders=" +
+			parts[0]} {
+		u = sign(g, "eu-west-1/s3")
+		u.Header.Set(name, value)
+		if r := set(t, g).Decide(u, nil, now); r.Deny == nil {
+			t.Errorf("%s: %s is signed", name, value)
+		}
+	}
+	u = sign(g, "eu-west-1/s3")
+	u.Header.Set("Authorization", strings.Replace(u.Header.Get("Authorization"), "aws4_request", "aws5_request", 1))
+	if r := set(t, g).Decide(u, nil, now); r.Deny == nil {
+		t.Error("a scope of another version is signed")
+	}
 	query := use(t, "GET", "https://b.s3.amazonaws.com/k")
 	query.HTTP.Query = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + parts[0] +
 		"%2F20260102%2Feu-west-1%2Fs3%2Faws4_request"
