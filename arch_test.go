@@ -175,6 +175,7 @@ var packages = map[string][]string{
 
 	"internal/timeline":  {"internal/fault", "internal/visible"},
 	"internal/policy":    {"internal/fault", "internal/redact", "internal/visible"},
+	"internal/grant":     {"internal/fault", "internal/policy"},
 	"internal/hook":      {"internal/fault"},
 	"internal/journal":   {"client/wire", "internal/fault", "internal/secretbox", "internal/vfs"},
 	"internal/redact":    {"internal/fault"},

@@ -159,8 +159,8 @@ var shared = []string{
 	"surge.sh", "trycloudflare.com", "vercel.app", "web.app", "windows.net", "workers.dev",
 }
 
-// wide returns how p may match more than its writer expects, or "".
-func (p Pattern) wide() string {
+// Wide returns how p may match more than its writer expects, or "".
+func (p Pattern) Wide() string {
 	switch {
 	case !p.below:
 		return ""

@@ -85,8 +85,8 @@ func TestPattern_Wide(t *testing.T) {
 	for in, want := range map[string]bool{"*.com": true, "*.co.uk": true, "*.github.io": true, "*.example.com": false,
 		"github.io": false, "com": false} {
 		p, err := ParsePattern(in)
-		if err != nil || (p.wide() != "") != want {
-			t.Errorf("%s: %q, %v", in, p.wide(), err)
+		if err != nil || (p.Wide() != "") != want {
+			t.Errorf("%s: %q, %v", in, p.Wide(), err)
 		}
 	}
 	for i, s := range shared {

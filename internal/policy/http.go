@@ -59,23 +59,77 @@ func cleanPath(raw string) (path string, ok bool) {
 	return path, true
 }
 
-// allows reports whether a request meets r's conditions.
-func (r Rule) allows(q *HTTPRequest) bool {
-	if r.Methods != nil && !slices.Contains(r.Methods, q.Method) {
-		return false
+// Requests matches HTTP requests to a host. A nil field matches everything; the zero Requests matches every request.
+type Requests struct {
+	Methods []string
+	// Paths are patterns: "/a", or "/a/*" for all paths below /a. A * in the middle, as in "/a/*/b", matches one part.
+	Paths []string
+	Query map[string]string // allowed keys, with their values; "*" is any value
+}
+
+// ParseRequests parses methods, and patterns of paths in the form of Requests. In a rule, a * is only valid at the end.
+func ParseRequests(methods, paths []string) (q Requests, err error) {
+	for _, m := range methods {
+		if m, err = parseMethod(m); err != nil {
+			return Requests{}, err
+		}
+		q.Methods = append(q.Methods, m)
 	}
-	if r.Query != nil && !r.allowsQuery(q.Query) {
+	for _, p := range paths {
+		parts := strings.Split(p, "/")
+		for i, part := range parts {
+			if part == "*" && i < len(parts)-1 {
+				parts[i] = "any"
+			}
+		}
+		if _, err = parsePath(strings.Join(parts, "/")); err != nil {
+			return Requests{}, fault.New(fault.Invalid, "invalid path %q", p).WithHint("use a path without escapes, " +
+				"such as /v1/items, /v1/* for all below /v1, or /v1/*/items, where * is any one part")
+		}
+		q.Paths = append(q.Paths, p)
+	}
+	return q, nil
+}
+
+// requests returns the conditions of r about HTTP.
+func (r Rule) requests() Requests { return Requests{r.Methods, r.Paths, r.Query} }
+
+// allows reports whether a request meets r's conditions.
+func (r Rule) allows(q *HTTPRequest) bool { return r.requests().Allow(q) }
+
+// forbids reports whether a request meets r's conditions in any spelling.
+func (r Rule) forbids(q *HTTPRequest) bool { return r.requests().Forbid(q) }
+
+// Allow reports whether r, as a list of what is allowed, contains q. A path that two servers could interpret
+// differently is in no list of paths.
+func (r Requests) Allow(q *HTTPRequest) bool {
+	if r.Methods != nil && !slices.Contains(r.Methods, q.Method) || r.Query != nil && !r.allowQuery(q.Query) {
 		return false
 	}
 	path, ok := cleanPath(q.Path)
 	return r.Paths == nil || ok && slices.ContainsFunc(r.Paths, func(p string) bool {
-		below, all := strings.CutSuffix(p, "*")
-		return p == path || all && strings.HasPrefix(path, below)
+		return matches(p, path, func(a, b string) bool { return a == b })
 	})
 }
 
-// allowsQuery reports whether r has every key of a query with the same value, and each key is there once.
-func (r Rule) allowsQuery(raw string) bool {
+// matches reports whether a pattern matches a path, part by part.
+func matches(pattern, path string, equal func(a, b string) bool) bool {
+	for pattern != "*" {
+		want, restWanted, moreWanted := strings.Cut(pattern, "/")
+		part, rest, more := strings.Cut(path, "/")
+		switch {
+		case moreWanted != more, want == "*" && part == "", want != "*" && !equal(want, part):
+			return false
+		case !more:
+			return true
+		}
+		pattern, path = restWanted, rest
+	}
+	return true
+}
+
+// allowQuery reports whether r has every key of a query with the same value, and each key is there once.
+func (r Requests) allowQuery(raw string) bool {
 	if raw == "" {
 		return true
 	}
@@ -93,17 +147,18 @@ func (r Rule) allowsQuery(raw string) bool {
 	return true
 }
 
-// forbids reports whether a request meets r's conditions in any spelling: some servers ignore case, or a trailing
-// slash.
-func (r Rule) forbids(q *HTTPRequest) bool {
+// Forbid reports whether r, as a list of what is denied, may contain q in any spelling: some servers ignore case, or a
+// trailing slash. A path that two servers could interpret differently is in every list of paths. It ignores r.Query.
+func (r Requests) Forbid(q *HTTPRequest) bool {
 	if r.Methods != nil && !slices.ContainsFunc(r.Methods, func(m string) bool { return strings.EqualFold(m, q.Method) }) {
 		return false
 	}
 	path, ok := cleanPath(q.Path)
 	path = strings.TrimSuffix(path, "/") + "/"
 	return r.Paths == nil || !ok || slices.ContainsFunc(r.Paths, func(p string) bool {
-		below, all := strings.CutSuffix(p, "*")
-		below = strings.TrimSuffix(below, "/") + "/"
-		return strings.EqualFold(path, below) || all && len(path) >= len(below) && strings.EqualFold(path[:len(below)], below)
+		if !strings.HasSuffix(p, "*") {
+			p = strings.TrimSuffix(p, "/") + "/"
+		}
+		return matches(p, path, strings.EqualFold)
 	})
 }

@@ -184,5 +184,5 @@ func (r Rule) warning() string {
 	case r.Private && r.Host.below:
 		return r.Host.String() + " with private allows private addresses to every name below " + r.Host.host.String()
 	}
-	return r.Host.wide()
+	return r.Host.Wide()
 }
