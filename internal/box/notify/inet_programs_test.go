@@ -336,7 +336,7 @@ func TestInet_EndsTheDialsOfItsCallers(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
 			hosts := outside(t)
-			hosts["203.0.113.5:83"] = "until given up"
+			hosts["203.0.113.5:83"], hosts["203.0.113.5:84"] = "until given up", "until begun"
 			e := newEntrance(t, uid, hosts)
 			out, err := e.run([]string{python(t), "-c", inetPrelude + `
 import signal
@@ -345,7 +345,8 @@ for end in 'killed', 'interrupted':
     s = socket.socket(); held.append(s); pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGUSR1, lambda *a: os._exit(0)); os.write(1, b''); s.connect(('203.0.113.5', 82))
-    time.sleep(0.3); os.kill(pid, signal.SIGKILL if end == 'killed' else signal.SIGUSR1); os.waitpid(pid, 0)
+    n = socket.create_connection(('203.0.113.5', 84)); want(n.recv(1), b'')
+    os.kill(pid, signal.SIGKILL if end == 'killed' else signal.SIGUSR1); os.waitpid(pid, 0)
     if end == 'interrupted': s.close(); held.clear()
     n = socket.create_connection(('203.0.113.5', 83)); want(n.recv(1), b'') # the entrance closes it
 print('ok', flush=True); os._exit(0)`})

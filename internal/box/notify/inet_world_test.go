@@ -190,6 +190,7 @@ type entrance struct {
 
 	mu    sync.Mutex
 	asked map[string]int
+	begun chan struct{}            // a dial without an answer has begun
 	up    chan struct{}            // a dial was given up
 	live  map[*net.UnixConn]func() // sessions for UDP, and how to kill them
 	die   []func()
@@ -204,7 +205,8 @@ func newEntrance(t testing.TB, uid int, table map[string]string) *entrance {
 	}
 	t.Cleanup(func() { os.RemoveAll(top) })
 	e := &entrance{t: t, dir: filepath.Join(top, "run"), work: filepath.Join(top, "work"), uid: uid, table: table,
-		asked: map[string]int{}, up: make(chan struct{}, 1000), live: map[*net.UnixConn]func(){}}
+		asked: map[string]int{}, begun: make(chan struct{}, 1000), up: make(chan struct{}, 1000),
+		live: map[*net.UnixConn]func(){}}
 	for _, dir := range []string{top, e.dir, e.work, filepath.Join(e.dir, InetPorts)} {
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
@@ -312,6 +314,10 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	errno, err := strconv.Atoi(at)
 	switch {
 	case at == "-":
+		select {
+		case e.begun <- struct{}{}:
+		default: // nobody waits for so many
+		}
 		_ = c.SetReadDeadline(time.Time{})
 		_, _ = c.Read(make([]byte, 1)) // until the caller gives up
 		e.mu.Lock()
@@ -319,12 +325,11 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 		e.mu.Unlock()
 		e.up <- struct{}{}
 		return
+	case at == "until begun":
+		e.await(e.begun, "begun")
+		errno, err = 0, nil
 	case at == "until given up":
-		select {
-		case <-e.up:
-		case <-time.After(time.Minute):
-			e.t.Error("no dial was given up")
-		}
+		e.await(e.up, "given up")
 		errno, err = 0, nil
 	case at == "until no session":
 		e.awaitNoSession()
@@ -481,6 +486,15 @@ func others() (pids []int, err error) {
 		}
 	}
 	return pids, nil
+}
+
+// await waits until a dial has begun, or was given up.
+func (e *entrance) await(dial <-chan struct{}, what string) {
+	select {
+	case <-dial:
+	case <-time.After(5 * time.Minute):
+		e.t.Errorf("no dial was %s", what)
+	}
 }
 
 // resolver starts a DNS server that knows every name, over UDP and TCP, and returns its address.
