@@ -32,6 +32,8 @@ const (
 
 // orders are the commands that the agent inside the sandbox supports.
 var orders = map[string]func(args []string, data []byte) ([]byte, error){
+	"frame": sendFrame,
+	"leak":  leak,
 	// mount FROM TO
 	"mount": func(a []string, _ []byte) ([]byte, error) {
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {

@@ -221,22 +221,20 @@ func receive(fd int) error {
 	return err
 }
 
-func init() {
-	// leak HOST TCP UDP ABSTRACT: tries all ways and returns their results
-	orders["leak"] = func(a []string, _ []byte) ([]byte, error) {
-		var tcp, udp int
-		if _, err := fmt.Sscan(a[1]+" "+a[2], &tcp, &udp); err != nil {
-			return nil, err
-		}
-		got := map[string]string{}
-		for _, w := range ways {
-			got[w.name] = "LEAK"
-			if err := w.try(netip.MustParseAddr(a[0]), tcp, udp, a[3]); err != nil {
-				got[w.name] = err.Error()
-			}
-		}
-		return json.Marshal(got)
+// leak is the order leak HOST TCP UDP ABSTRACT: it tries all ways and returns their results.
+func leak(a []string, _ []byte) ([]byte, error) {
+	var tcp, udp int
+	if _, err := fmt.Sscan(a[1]+" "+a[2], &tcp, &udp); err != nil {
+		return nil, err
 	}
+	got := map[string]string{}
+	for _, w := range ways {
+		got[w.name] = "LEAK"
+		if err := w.try(netip.MustParseAddr(a[0]), tcp, udp, a[3]); err != nil {
+			got[w.name] = err.Error()
+		}
+	}
+	return json.Marshal(got)
 }
 
 // TestGate_BlocksBypasses tries nineteen ways to send a packet past the gate, by a program with every capability that a

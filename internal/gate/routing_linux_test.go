@@ -13,18 +13,16 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/link"
 )
 
-func init() {
-	// frame PACKET: sends an IPv6 packet as a frame, past the kernel's network stack
-	orders["frame"] = func(_ []string, packet []byte) ([]byte, error) {
-		return nil, withSocket(unix.AF_PACKET, unix.SOCK_RAW, 0, func(fd int) error {
-			i, err := net.InterfaceByName("eth0")
-			if err != nil {
-				return err
-			}
-			return unix.Sendto(fd, append([]byte(link.GateMAC+link.BoxMAC+"\x86\xdd"), packet...), 0,
-				&unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6})
-		})
-	}
+// sendFrame is the order frame: it sends data, an IPv6 packet, as a frame, past the kernel's network stack.
+func sendFrame(_ []string, packet []byte) ([]byte, error) {
+	return nil, withSocket(unix.AF_PACKET, unix.SOCK_RAW, 0, func(fd int) error {
+		i, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		return unix.Sendto(fd, append([]byte(link.GateMAC+link.BoxMAC+"\x86\xdd"), packet...), 0,
+			&unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6})
+	})
 }
 
 // routed returns a TCP SYN behind a routing header (RFC 8200, 4.4) with one segment. The packet begins with the

@@ -113,6 +113,17 @@ func (h datagramHosts) dial(ctx context.Context, network string, to netip.AddrPo
 	return d.DialContext(ctx, network, h[a[3]].LocalAddr().String())
 }
 
+// pair returns both ends of a pair, which are closed when the test ends.
+func pair(t *testing.T) (c *net.UnixConn, far *os.File) {
+	t.Helper()
+	c, far, err := entrancetest.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); far.Close() })
+	return c, far
+}
+
 // at is the address of a host of datagramHosts.
 func at(host byte) string { return fmt.Sprintf("93.184.216.%d:7", host) }
 
@@ -156,12 +167,7 @@ func TestMessages_ChangePeers(t *testing.T) {
 	t.Parallel()
 	hosts := newDatagramHosts(t, 2)
 	s := open(t, hosts.dial)
-	c, far, err := entrancetest.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	defer far.Close()
+	c, far := pair(t)
 	const turns, each = 200, 5
 	var own sync.WaitGroup
 	for host, u := range hosts {
@@ -200,12 +206,7 @@ func TestMessages_ComeFromTheirPeer(t *testing.T) {
 	t.Parallel()
 	hosts := newDatagramHosts(t, 2)
 	s := open(t, hosts.dial)
-	c, far, err := entrancetest.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	defer far.Close()
+	c, far := pair(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var own sync.WaitGroup
 	defer own.Wait()
@@ -283,7 +284,7 @@ func TestMessages_EndWithTheirSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop, flooding := make(chan struct{}), make(chan struct{})
-		go func() { // a host that answers for ever
+		go func() { // a host that sends until it is stopped
 			defer close(flooding)
 			for {
 				select {
