@@ -68,7 +68,7 @@ func TestWritable(t *testing.T) {
 		{1000, unix.S_IFREG | 0o755, 1000, false, true},
 		{1001, unix.S_IFREG | 0o755, 1000, false, false}, {1001, unix.S_IFREG | 0o755, 0, false, false},
 		{unmapped, unix.S_IFREG | 0o755, 0, true, true},      // root's, in the user namespace of an ordinary user
-		{unmapped, unix.S_IFREG | 0o755, 0, false, false},    // owned by user nobody, seen by real root
+		{unmapped, unix.S_IFREG | 0o755, 0, false, false},    // an id that is mapped to no user, seen by root
 		{unmapped, unix.S_IFREG | 0o755, 1000, false, false}, // likewise
 		{0, unix.S_IFREG | 0o775, 0, false, false}, {0, unix.S_IFREG | 0o757, 0, false, false},
 		{0, unix.S_IFDIR | 0o777, 0, false, false},

@@ -17,7 +17,7 @@ type Mode string
 const (
 	ModeReplace Mode = "replace" // where the placeholder stands
 	ModeRequire Mode = "require" // likewise, and requests without it are refused
-	ModeAdd     Mode = "add"     // in place of what the site has; there is no placeholder
+	ModeAdd     Mode = "add"     // the secret replaces the value of the site; the sandbox gets no placeholder
 )
 
 // ForkMode says whether forks of a sandbox get the grant.

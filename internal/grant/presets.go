@@ -32,7 +32,7 @@ type preset struct {
 	} `yaml:"deny"`
 }
 
-// presets returns the entries of presets.yaml. A test checks that there is no error.
+// presets parses presets.yaml once. The file is part of the program: TestPresets_GrantOrdinaryAndDenyMintingRequests fails if it cannot be parsed.
 var presets = sync.OnceValues(func() (all []preset, err error) {
 	d := yaml.NewDecoder(bytes.NewReader(presetsFile))
 	d.KnownFields(true)

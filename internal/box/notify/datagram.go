@@ -78,16 +78,7 @@ type datagram struct {
 
 // sendto sends a datagram to an address. The kernel would carry out the call with the peer that the socket has by then.
 func (s *server) sendto(c caller) verdict {
-	socket, e, ok := s.known(c)
-	if !ok {
-		return s.unsent(c, "sendto")
-	}
-	defer unix.Close(socket)
-	if !e.packet {
-		return proceed
-	}
-	n, err := s.sendAsked(c, socket)
-	return outcome(n, err)
+	return s.sending(c, "sendto", func(socket int) (int, error) { return s.sendAsked(c, socket) })
 }
 
 // sendAsked sends the datagram of a sendto(2).

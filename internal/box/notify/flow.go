@@ -115,8 +115,8 @@ func (f *flow) rename(do func()) {
 	do()
 }
 
-// inSession reports whether the entrance may use the far end. If it has ended an open session, the flow is closed: the
-// entrance does so only when it ends itself, or when nobody has the other end of the pair.
+// inSession reports whether the entrance may use the far end. If the entrance has ended an open session, the flow is
+// closed: it does so only when it exits, or when no process has the caller's end of the pair open.
 func (f *flow) inSession() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -288,7 +288,7 @@ func refusal(errno unix.Errno) unix.Errno {
 	return errno
 }
 
-// discard drops what is queued at a socket: nobody sends any more.
+// discard drops the datagrams that are queued at a socket to which no process can send meanwhile.
 func discard(socket int) {
 	for range 1 << 16 {
 		n, _, _, _, err := unix.Recvmsg(socket, nil, nil, unix.MSG_DONTWAIT)

@@ -316,7 +316,7 @@ func (e *entrance) serve(c *net.UnixConn, packet bool) {
 	case at == "-":
 		select {
 		case e.begun <- struct{}{}:
-		default: // nobody waits for so many
+		default: // a flood of dials: no test waits for each of them
 		}
 		_ = c.SetReadDeadline(time.Time{})
 		_, _ = c.Read(make([]byte, 1)) // until the caller gives up

@@ -173,10 +173,6 @@ func (s *server) forUDP(c caller) bool {
 	return ok
 }
 
-// unsent refuses and reports a call that sends on a socket for UDP of which no duplicate can be had: the kernel would
-// send to the current peer, whatever the address is.
-func (s *server) unsent(c caller, call string) verdict { return s.tell(c, call, unix.EACCES) }
-
 // inetCall returns the function that answers a call of inetCalls.
 func (s *server) inetCall(c caller) (func(), bool) {
 	switch {

@@ -144,7 +144,7 @@ func (k *kept) lent(inode uint64, number int32) {
 	}
 }
 
-// full reports whether there is no room for more descriptors.
+// full reports whether keeping more descriptors would exceed the limit.
 func (k *kept) full(more int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,37 +12,38 @@ import (
 // maxBatch is how many messages one sendmmsg(2) or recvmmsg(2) transports: they may return before all are.
 const maxBatch = 64
 
-// sendmsg carries out sendmsg(2) on a socket for UDP. The kernel would ignore the address.
-func (s *server) sendmsg(c caller) verdict {
+// sending carries out a call that sends on a socket for UDP. If no duplicate of the socket can be had, the call is
+// refused and reported: the kernel would send to the current peer, whatever the address is.
+func (s *server) sending(c caller, call string, do func(socket int) (int, error)) verdict {
 	socket, e, ok := s.known(c)
 	if !ok {
-		return s.unsent(c, "sendmsg")
+		return s.tell(c, call, unix.EACCES)
 	}
 	defer unix.Close(socket)
 	if !e.packet {
 		return proceed
 	}
-	n, err := s.sendMessage(c, socket, c.args[1], int(int32(c.args[2])))
+	n, err := do(socket)
 	return outcome(n, err)
+}
+
+// sendmsg carries out sendmsg(2) on a socket for UDP. The kernel would ignore the address.
+func (s *server) sendmsg(c caller) verdict {
+	return s.sending(c, "sendmsg", func(socket int) (int, error) {
+		return s.sendMessage(c, socket, c.args[1], int(int32(c.args[2])))
+	})
 }
 
 // sendmmsg carries out sendmmsg(2) on a socket for UDP.
 func (s *server) sendmmsg(c caller) verdict {
-	socket, e, ok := s.known(c)
-	if !ok {
-		return s.unsent(c, "sendmmsg")
-	}
-	defer unix.Close(socket)
-	if !e.packet {
-		return proceed
-	}
-	m, err := c.memory()
-	if err != nil {
-		return fail(err)
-	}
-	defer m.close()
-	n, err := several(c, m, func(at uint64, flags int) (int, error) { return s.sendMessage(c, socket, at, flags) })
-	return outcome(n, err)
+	return s.sending(c, "sendmmsg", func(socket int) (int, error) {
+		m, err := c.memory()
+		if err != nil {
+			return 0, err
+		}
+		defer m.close()
+		return several(c, m, func(at uint64, flags int) (int, error) { return s.sendMessage(c, socket, at, flags) })
+	})
 }
 
 // sendMessage sends the message at an address of the caller's memory.
