@@ -32,7 +32,8 @@ type preset struct {
 	} `yaml:"deny"`
 }
 
-// presets parses presets.yaml once. The file is part of the program: TestPresets_GrantOrdinaryAndDenyMintingRequests fails if it cannot be parsed.
+// presets parses presets.yaml once. The file is part of the program, and the tests of this package fail if it cannot be
+// parsed.
 var presets = sync.OnceValues(func() (all []preset, err error) {
 	d := yaml.NewDecoder(bytes.NewReader(presetsFile))
 	d.KnownFields(true)
