@@ -3,7 +3,9 @@
 package box_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,11 +28,38 @@ import (
 func orphan(t *testing.T, b *boxtest.Box) {
 	t.Helper()
 	keeper, init := monitors(t, b)
-	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
-		for _, pid := range []int{keeper, init} {
-			if err := unix.Kill(pid, sig); err != nil {
-				t.Fatal(err)
-			}
+	for _, pid := range []int{keeper, init} {
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitHalted(t, keeper)
+	awaitHalted(t, init)
+	for _, pid := range []int{keeper, init} {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitHalted waits until each thread of a process that was sent SIGSTOP has stopped: one of them takes the signal and
+// then stops the others, which run until then (kernel/signal.c, do_signal_stop).
+func awaitHalted(t *testing.T, pid int) {
+	t.Helper()
+	running := func() bool {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(stats) == 0 {
+			t.Fatalf("the threads of process %d: %v, %v", pid, stats, err)
+		}
+		return slices.ContainsFunc(stats, func(stat string) bool {
+			text, err := os.ReadFile(stat)
+			_, state, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+			return err == nil && !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "t")
+		})
+	}
+	for end := time.Now().Add(2 * time.Minute); running(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d does not stop", pid)
 		}
 	}
 }
