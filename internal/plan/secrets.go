@@ -1,0 +1,29 @@
+package plan
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Secrets are the grants of a sandbox and the way to their values. It holds no value.
+type Secrets struct {
+	// Socket is the path of the broker's socket for gates, and Ticket what the keeper says on it to become the end of the
+	// line of this sandbox; see package secret/line. Both are empty if Grants is.
+	Socket string  `json:"socket,omitempty"`
+	Ticket []byte  `json:"ticket,omitempty"`
+	Grants []Grant `json:"grants,omitempty"`
+	// Later makes the sandbox trust the gate's authority from its start, so that grants can be given while it runs.
+	Later bool `json:"later,omitempty"`
+}
+
+// Grant is a grant for the gate.
+type Grant struct {
+	Name        string          `json:"name"`
+	Item        json.RawMessage `json:"item"` // a grant.Item
+	Kind        string          `json:"kind"` // of the placeholder's shape
+	Placeholder string          `json:"placeholder,omitempty"`
+	Aliases     []string        `json:"aliases,omitempty"`
+	Revoked     bool            `json:"revoked,omitempty"`
+	Given       time.Time       `json:"given"` // the time from which Item's For counts
+	Used        int64           `json:"used,omitempty"`
+}
