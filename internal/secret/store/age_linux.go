@@ -107,7 +107,8 @@ func (a *Age) Put(_ context.Context, ref Ref, value []byte) error {
 	// Recipients that the user edited may lack this identity: the old value must not be lost for one that cannot be read.
 	again, err := open(sealed, identities)
 	if err != nil {
-		return fault.New(fault.Invalid, "the recipients in %s do not include the identity %s", a.recipientsPath(), a.identity).
+		return fault.New(fault.Invalid, "the recipients in %s do not include the identity %s", a.recipientsPath(),
+			a.identity).
 			WithHint("add the public key that is in the identity's file: grep public %s", a.identity)
 	}
 	wipe(again.Value)

@@ -123,6 +123,7 @@ func (c *Command) run(ctx context.Context, program string, argv []string) ([]byt
 		}
 		return out.b, e
 	case errors.Is(err, exec.ErrWaitDelay):
+		_ = cmd.Cancel() // the process that it left in its group, which keeps the group's number in use
 		return out.b, fault.New(fault.Unavailable, "%s left a process that keeps its output open", name)
 	case err != nil:
 		return out.b, fault.Wrap(fault.OfHost(err), "run %s", name)

@@ -156,6 +156,23 @@ func TestCommand_KillsTheGroup(t *testing.T) {
 	}
 }
 
+func TestCommand_KillsWhatKeepsTheOutput(t *testing.T) {
+	t.Parallel()
+	pids := filepath.Join(t.TempDir(), "pid")
+	c, ref := shell(fmt.Sprintf(`sleep 1000 & echo $! >%s; echo "$V"`, pids))
+	_, err := c.Get(t.Context(), ref)
+	mustFail(t, err, fault.Unavailable)
+	var pid int
+	b, err := os.ReadFile(pids)
+	if err == nil {
+		_, err = fmt.Sscan(string(b), &pid)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() bool { return gone(pid) })
+}
+
 // gone reports whether a process has exited, if it was reaped or not.
 func gone(pid int) bool {
 	if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {

@@ -22,15 +22,16 @@
 //
 // # Threats
 //
-// Values must not reach a log, an error, or a file in plain text. A Value prints as "[secret]" in every format; no error
-// contains a value, the answer of a server, or the output of a program on its standard output. A program's first line
-// of standard error is in the error, without words that its output has as well.
+// Values must not reach a log, an error, or a file in plain text. A Value prints as "[secret]" in every format. No
+// error contains a value, the answer of a server, or what a program prints on its standard output. The first line that
+// a failing program writes to its standard error is in the error, without the words that its output has as well: a
+// program that writes a value there alone would reveal it.
 //
-// Files that another user could have written or read are refused, as are links in the place of a file. A process that can
-// write to the directory of the age store and knows a recipient can replace a secret with a value of theirs, but not
-// with another of the owner's secrets, since each file names its secret. Commands run without a shell. A server is
-// trusted with what it is asked for only: it cannot redirect a request, which has the token, nor make Coppice read
-// without bound.
+// Files that another user could have written or read are refused, as are links in the place of a file. A process that
+// can write to the directory of the age store and knows a recipient can replace a secret with any value that it knows,
+// but not with another of the owner's secrets, since each file names its secret. Commands run without a shell. A server
+// is trusted with what it is asked for only: it can neither redirect a request, which has the token, nor make the
+// broker read without bound.
 //
 // Close overwrites the bytes of a Value. Copies that libraries make on the way (decoders of JSON, buffers of
 // connections and pipes) are not overwritten before the garbage collector reuses them. The broker's memory therefore

@@ -78,8 +78,8 @@ func (f *File) field(doc []byte, pointer string) (Value, error) {
 // Check implements Store. It returns nil.
 func (f *File) Check(context.Context) error { return nil }
 
-// readPrivate reads a regular file of at most maxFile bytes that belongs to the user or root, and whose mode has none of
-// the bits in others. It follows no link at the end of path, and does not wait for the writer of a FIFO.
+// readPrivate reads a regular file of at most maxFile bytes that belongs to the user or root, and whose mode has none
+// of the bits in others. It follows no link at the end of path, and does not wait for the writer of a FIFO.
 func readPrivate(path string, others fs.FileMode) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {

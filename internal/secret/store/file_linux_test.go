@@ -75,7 +75,7 @@ func TestFile_RefusesOthers(t *testing.T) {
 		_, err := f.Get(t.Context(), Ref{Path: path})
 		mustFail(t, err, want)
 	}
-	// A file of another user, whoever runs the test.
+	// A file of another user, which only root could create.
 	st := unix.Stat_t{Mode: unix.S_IFREG | 0o600, Uid: 1001}
 	mustFail(t, checkPrivate("/f", &st, 1000, 0o077), fault.Denied)
 	for _, uid := range []uint32{0, 1000} {

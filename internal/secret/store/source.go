@@ -22,16 +22,17 @@ var presets = map[string]struct {
 	argument []string // words before the argument; nil: takes none
 	first    bool
 }{
-	"gh":     {argv: []string{"gh", "auth", "token"}, argument: []string{"gh", "auth", "token", "--hostname"}},
-	"op":     {argument: []string{"op", "read", "--no-newline"}},
-	"pass":   {argument: []string{"pass", "show"}, first: true},
-	"gcloud": {argv: []string{"gcloud", "auth", "print-access-token"}, argument: []string{"gcloud", "auth", "print-access-token"}},
+	"gh":   {argv: []string{"gh", "auth", "token"}, argument: []string{"gh", "auth", "token", "--hostname"}},
+	"op":   {argument: []string{"op", "read", "--no-newline"}},
+	"pass": {argument: []string{"pass", "show"}, first: true},
+	"gcloud": {argv: []string{"gcloud", "auth", "print-access-token"},
+		argument: []string{"gcloud", "auth", "print-access-token"}},
 	"aws": {argv: []string{"aws", "configure", "export-credentials", "--format", "process"},
 		argument: []string{"aws", "configure", "export-credentials", "--format", "process", "--profile"}},
 }
 
-const sourceHint = "use age, file:PATH, file:PATH#/FIELD, command:PROGRAM ARGUMENT..., env:NAME, vault:MOUNT/PATH#FIELD, " +
-	"gh, op://VAULT/ITEM/FIELD, pass:NAME, gcloud or aws"
+const sourceHint = "use age, file:PATH, file:PATH#/FIELD, command:PROGRAM ARGUMENT..., env:NAME, " +
+	"vault:MOUNT/PATH#FIELD, gh, op://VAULT/ITEM/FIELD, pass:NAME, gcloud or aws"
 
 // Parse parses what a user writes after --from:
 //
@@ -97,7 +98,8 @@ func parsePreset(name, rest string, more bool) (Source, error) {
 		rest = "op:" + rest
 	}
 	// An argument that begins with - would be an option of the program.
-	if rest == "" || strings.HasPrefix(rest, "-") || name == "op" && !strings.HasPrefix(rest, "op://") || hasControl(rest) {
+	if rest == "" || strings.HasPrefix(rest, "-") || hasControl(rest) ||
+		name == "op" && !strings.HasPrefix(rest, "op://") {
 		return Source{}, fault.New(fault.Invalid, "invalid argument of %s", name)
 	}
 	return Source{Store: "command", Ref: Ref{Argv: append(slices.Clone(p.argument), rest), First: p.first}}, nil

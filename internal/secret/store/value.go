@@ -17,8 +17,8 @@ const MaxValue = 16 << 10
 // hidden is what a Value prints as.
 const hidden = "[secret]"
 
-// Value is the value of a secret. It prints as "[secret]" in every format. Copies share their bytes: after Close of one,
-// none has any. A Value may be used by one goroutine at a time.
+// Value is the value of a secret. It prints as "[secret]" in every format. Copies share their bytes: after Close of
+// one, none has any. A Value and its copies may be used by one goroutine at a time.
 type Value struct {
 	// Until is when the value expires; zero: the store does not know.
 	Until time.Time
@@ -109,7 +109,8 @@ func (v Value) RenewAt() time.Time {
 }
 
 // Renew extends the lease, and sets Until. An Until that hardly moves says that the lease has reached its maximum, and
-// Unavailable that it cannot be extended: the caller then gets a new value. It returns Unsupported if there is no lease.
+// Unavailable that it cannot be extended: the caller then gets a new value. Renew returns Unsupported if there is no
+// lease.
 func (v *Value) Renew(ctx context.Context) error {
 	if v.Lease() == "" {
 		return fault.New(fault.Unsupported, "the secret has no lease")

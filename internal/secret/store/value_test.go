@@ -78,7 +78,7 @@ func TestValue_PrintsNothing(t *testing.T) {
 	}
 	slog.New(slog.NewJSONHandler(&all, nil)).Info("x", "v", v, "o", o)
 	slog.New(slog.NewTextHandler(&all, nil)).Info("x", "v", v, "o", o)
-	for _, form := range []string{mark, fmt.Sprintf("%x", mark), fmt.Sprintf("%X", mark), fmt.Sprint([]byte(mark))} {
+	for _, form := range []string{mark, fmt.Sprintf("%x", mark), fmt.Sprintf("%X", mark), fmt.Sprintf("%d", []byte(mark))} {
 		if strings.Contains(all.String(), strings.Trim(form, "[]")) {
 			t.Errorf("printed: %s", all.String())
 		}

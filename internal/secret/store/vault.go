@@ -18,7 +18,7 @@ type Vault struct {
 	client  *client
 	auth    VaultAuth
 	now     func() time.Time
-	session session
+	session *session
 }
 
 // VaultOptions are the options of NewVault.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -68,7 +69,8 @@ func errAnswer() error {
 
 func newClient(o VaultOptions) (*client, error) {
 	u, err := url.Parse(o.Address)
-	if err != nil || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return nil, fault.New(fault.Invalid, "invalid address of Vault: must be https://HOST:PORT")
 	}
 	if ip := net.ParseIP(u.Hostname()); u.Scheme != "https" && (u.Scheme != "http" || ip == nil || !ip.IsLoopback()) {

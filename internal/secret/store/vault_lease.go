@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
@@ -11,12 +10,10 @@ import (
 
 // vaultLease is the lease of one secret.
 type vaultLease struct {
-	vault  *Vault
-	name   string
-	issuer string // the token under which it was given, and with which it ends
-
-	mu      sync.Mutex
-	renewAt time.Time // when to renew
+	vault   *Vault
+	name    string
+	issuer  string // the token under which it was given, and with which it ends
+	renewAt time.Time
 }
 
 // span is the time that a server grants: two thirds of it pass before it is extended.
@@ -50,19 +47,13 @@ func (l *vaultLease) set(seconds int64, t token) (time.Time, error) {
 		return time.Time{}, err
 	}
 	s = s.within(t.span)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.renewAt = s.again
 	return s.until, nil
 }
 
 func (l *vaultLease) id() string { return l.name }
 
-func (l *vaultLease) again() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.renewAt
-}
+func (l *vaultLease) again() time.Time { return l.renewAt }
 
 func (l *vaultLease) renew(ctx context.Context) (time.Time, error) {
 	a, t, err := l.vault.call(ctx, "PUT", "sys/leases/renew", map[string]any{"lease_id": l.name})

@@ -21,36 +21,36 @@ type token struct {
 type session struct {
 	turn chan struct{} // has one element while no caller logs in
 
-	mu  *sync.Mutex
-	now *token
+	mu  sync.Mutex
+	now token // guarded by mu
 }
 
-func newSession() session {
-	s := session{turn: make(chan struct{}, 1), mu: new(sync.Mutex), now: new(token)}
+func newSession() *session {
+	s := &session{turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s
 }
 
-func (s session) get() token {
+func (s *session) get() token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return *s.now
+	return s.now
 }
 
-func (s session) set(t token) {
+func (s *session) set(t token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*s.now = t
+	s.now = t
 }
 
-func (s session) forget() { s.set(token{}) }
+func (s *session) forget() { s.set(token{}) }
 
 // drop forgets the token t, unless another one has replaced it.
-func (s session) drop(t token) {
+func (s *session) drop(t token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.now.text == t.text {
-		*s.now = token{}
+		s.now = token{}
 	}
 }
 
