@@ -152,7 +152,11 @@ func TestVault_ReplacesTokenNearItsMaximum(t *testing.T) {
 		if err := v.Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return v.session.get().text != first
+		now := v.session.get()
+		if life := 3 * now.span.until.Sub(now.span.again); life < now.full/2-time.Second {
+			t.Fatalf("a token of %v is renewed for %v", now.full, life)
+		}
+		return now.text != first
 	})
 }
 
