@@ -76,9 +76,9 @@ func (h *testHome) end(signal syscall.Signal) {
 		h.t.Error(err)
 	}
 	h.awaitExit(s.PID)
-	if h.t.Failed() {
-		log, _ := os.ReadFile(client.LogPath(h.dir))
-		h.t.Logf("log of the broker: %s", log)
+	log, err := os.ReadFile(client.LogPath(h.dir))
+	if err != nil || h.t.Failed() || bytes.Contains(log, []byte("DATA RACE")) || bytes.Contains(log, []byte("panic")) {
+		h.t.Errorf("log of the broker: %s, %v", log, err)
 	}
 }
 

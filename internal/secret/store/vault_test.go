@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/secret/vaulttest"
 )
 
 func TestVault_ReadsSecrets(t *testing.T) {
@@ -164,7 +165,7 @@ func TestVault_ReplacesTokenNearItsMaximum(t *testing.T) {
 func TestVault_KeepsGivenToken(t *testing.T) {
 	t.Parallel()
 	s := startVault(t)
-	s.policy()
+	s.Policy()
 	s.put("kv/data/team/gh", map[string]any{"data": map[string]any{"token": mark}})
 	given := s.must("POST", "auth/token/create", map[string]any{"policies": []string{"coppice"}, "ttl": "10m"})["client_token"].(string)
 	v := s.store(VaultAuth{Method: VaultToken, Credential: constant(given)})
@@ -183,7 +184,7 @@ func TestVault_KeepsGivenToken(t *testing.T) {
 func TestVault_LeasesDatabaseRoles(t *testing.T) {
 	t.Parallel()
 	s := startVault(t)
-	roles := s.postgres("10m", "15m")
+	roles := s.Postgres("10m", "15m")
 	v := s.store(s.approle("1h", "2h"))
 	before := time.Now()
 	value := mustGet(t, v, "database/creds/r", "password")
@@ -230,7 +231,7 @@ func TestVault_LeasesDatabaseRoles(t *testing.T) {
 func TestVault_LeaseEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	s := startVault(t)
-	roles := s.postgres("1h", "2h")
+	roles := s.Postgres("1h", "2h")
 	v := s.store(s.approle("10m", "20m"))
 	value := mustGet(t, v, "database/creds/r", "password")
 	defer value.Close()
@@ -250,7 +251,7 @@ func TestVault_LeaseEndsWithItsToken(t *testing.T) {
 func TestVault_KubernetesLogin(t *testing.T) {
 	t.Parallel()
 	s := startVault(t)
-	s.policy()
+	s.Policy()
 	s.put("kv/data/team/gh", map[string]any{"data": map[string]any{"token": mark}})
 	part := func(v any) string {
 		b, err := json.Marshal(v)
@@ -302,7 +303,7 @@ func TestVault_KubernetesLogin(t *testing.T) {
 func TestVault_VerifiesCertificate(t *testing.T) {
 	t.Parallel()
 	s := startVault(t)
-	other, _ := certificate(t)
+	other, _ := vaulttest.Certificate(t)
 	for _, ca := range []string{"", other} {
 		v, err := NewVault(VaultOptions{Address: s.Address, CA: ca, Now: time.Now,
 			Auth: VaultAuth{Method: VaultToken, Credential: constant(s.Root)}})
