@@ -150,7 +150,13 @@ var packages = map[string][]string{
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/gate/pipe", "internal/policy",
+		"internal/gate/pipe", "internal/gate/scrub", "internal/gate/wallet", "internal/grant", "internal/policy",
+	},
+	"internal/gate/scrub":  {},
+	"internal/gate/inject": {"internal/grant"},
+	"internal/gate/wallet": {
+		"internal/fault", "internal/gate/inject", "internal/gate/scrub", "internal/grant", "internal/policy",
+		"internal/secret/line",
 	},
 	"internal/gate/pipe": {"internal/fault"},
 	"internal/gate/entrance": {
@@ -165,7 +171,8 @@ var packages = map[string][]string{
 	},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
-		"internal/gate/entrance", "internal/gate/link", "internal/journal", "internal/plan", "internal/policy",
+		"internal/gate/entrance", "internal/gate/link", "internal/gate/wallet", "internal/grant",
+		"internal/journal", "internal/plan", "internal/policy", "internal/secret/line",
 	},
 
 	"internal/program": {"internal/fault", "internal/visible"},
@@ -252,8 +259,8 @@ var packages = map[string][]string{
 	// Of the programs, only the broker imports it.
 	"internal/secret/store": {"internal/fault", "internal/vfs"},
 	"internal/secretbox":    {"internal/fault", "internal/vfs"},
-	"internal/repo":      {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
-	"internal/registry":  {"internal/fault", "internal/tty"},
+	"internal/repo":         {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
+	"internal/registry":     {"internal/fault", "internal/tty"},
 	"internal/restore": {
 		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/ledger",
 		"internal/ledger/format", "internal/meta", "internal/tail", "internal/sandbox", "internal/timeline",
