@@ -29,6 +29,7 @@ var packages = map[string][]string{
 	},
 	"cmd/coppice-gate":   {"internal/gate/process"},
 	"cmd/coppice-sentry": {"internal/box/gvisor"},
+	"cmd/coppice-broker": {"internal/secret/broker"},
 
 	"internal/cli": {
 		"client", "client/wire", "internal/daemon", "internal/fault", "internal/filter", "internal/hook",
@@ -258,9 +259,15 @@ var packages = map[string][]string{
 	},
 	// Of the programs, only the broker imports it.
 	"internal/secret/store": {"internal/fault", "internal/vfs"},
-	"internal/secretbox":    {"internal/fault", "internal/vfs"},
-	"internal/repo":         {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
-	"internal/registry":     {"internal/fault", "internal/tty"},
+	"internal/secret/broker": {
+		"internal/fault", "internal/grant", "internal/policy", "internal/secret/client", "internal/secret/line",
+		"internal/secret/store", "internal/thread", "internal/unixsock", "internal/vfs",
+	},
+	"internal/secret/client": {"internal/fault", "internal/grant", "internal/program", "internal/unixsock"},
+	"internal/secret/line":   {"internal/fault", "internal/unixsock"},
+	"internal/secretbox":     {"internal/fault", "internal/vfs"},
+	"internal/repo":          {"internal/dirfd", "internal/fault", "internal/undo", "internal/vfs", "internal/visible"},
+	"internal/registry":      {"internal/fault", "internal/tty"},
 	"internal/restore": {
 		"client/wire", "internal/audit", "internal/events", "internal/fault", "internal/images", "internal/ledger",
 		"internal/ledger/format", "internal/meta", "internal/tail", "internal/sandbox", "internal/timeline",

@@ -44,8 +44,9 @@ Environment:
   COPPICE_IDLE    idle time after which an automatically started daemon exits
                   (default: 5m; 0: never)
   COPPICE_EXEC_PATH
-                  directory of coppice-init, coppice-gate and coppice-sentry, if
-                  they are not built in (default: the directory of coppice)
+                  directory of coppice-init, coppice-gate, coppice-sentry and
+                  coppice-broker, if they are not built in (default: the directory
+                  of coppice)
   NO_COLOR        if set, disable colors
 
 Variables that configure "coppice serve" are listed in "coppice help serve".`

@@ -138,9 +138,9 @@ func (h *home) check() error {
 	default:
 		names, err := h.dir.Readdirnames(8)
 		for _, n := range names {
-			// "lock" may exist already: another daemon may be starting, or one was killed here. The broker creates run
-			// and secrets, and may be first. "lost+found" is in every fresh file system.
-			if !slices.Contains([]string{"lock", "lost+found", "format", "run", "secrets"}, n) &&
+			// "lock" may exist already: another daemon may be starting, or one was killed here. The commands for
+			// secrets create programs, run and secrets. "lost+found" is in every fresh file system.
+			if !slices.Contains([]string{"lock", "lost+found", "format", "programs", "run", "secrets"}, n) &&
 				!strings.HasPrefix(n, ".format-") {
 				return fault.New(fault.Invalid, "%s is not empty and not a Coppice home", h.path).
 					WithHint("set COPPICE_HOME to a new or empty directory")

@@ -330,6 +330,28 @@ func TestFile_UsesMemoryOnNoexec(t *testing.T) {
 	}
 }
 
+// TestFile_UnpacksConcurrently unpacks from several Sets, as several processes do.
+func TestFile_UnpacksConcurrently(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files, _ := built(t, "one")
+	var all sync.WaitGroup
+	for range 20 {
+		s := set(t, files, dir)
+		all.Go(func() {
+			for _, name := range Names {
+				if _, err := s.File(name); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if names, err := os.ReadDir(dir); err != nil || len(names) != len(Names) {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
 func TestFile_FindsProgramsBeside(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -45,6 +45,9 @@ func (s *Set) kept(name Name, digest string, write func(io.Writer) error) (*os.F
 	if st.Flags&unix.ST_NOEXEC != 0 {
 		return inMemory(name, digest, write)
 	}
+	if lock, err := locked(dir); err == nil { // elsewhere, as on some network file systems, verify notices a mixture
+		defer lock.Close()
+	}
 	path := filepath.Join(dir, string(name)+"-"+digest[:16])
 	if f, err := os.Open(path); err == nil {
 		if verify(f, digest) == nil {
@@ -65,6 +68,19 @@ func (s *Set) kept(name Name, digest string, write func(io.Writer) error) (*os.F
 		return nil, err
 	}
 	return f, nil
+}
+
+// locked opens a directory and locks it, until it is closed: the daemon and several clients may unpack at the same time.
+func locked(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
 }
 
 // embeddedDigest returns the SHA-256 of an embedded program, in hex.

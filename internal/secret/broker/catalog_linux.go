@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/grant"
@@ -157,7 +158,7 @@ func kindOf(value []byte, named string) (string, error) {
 	}
 	kind := grant.KindOf(string(value)).Kind
 	switch {
-	case kind == "":
+	case kind == "" || !utf8.Valid(value):
 		return "", fault.New(fault.Invalid, "the value cannot be used in requests").
 			WithHint("remove spaces at its ends, and use text in UTF-8")
 	case named != "" && grant.Kind(named) != kind:
@@ -234,7 +235,11 @@ func (c *catalog) open(ctx context.Context, name string) (v store.Value, at *set
 		return store.Value{}, nil, err
 	}
 	out, err := c.read(ctx, s, to.Vault)
-	return out, to.Vault, fault.Wrap(err, "open secret %s", name)
+	if err != nil {
+		hint := cmp.Or(fault.HintOf(err), "see whether it can be read now: coppice secret test "+name)
+		err = &fault.Error{Kind: fault.KindOf(err), Message: "open secret " + name, Hint: hint, Err: err}
+	}
+	return out, to.Vault, err
 }
 
 // look opens a secret for fn, and revokes its lease.

@@ -164,7 +164,9 @@ func (ls *leases) extend(ctx context.Context, h *held, l *lease) bool {
 }
 
 // mayRecover reports whether a server may answer otherwise later.
-func mayRecover(err error) bool { return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout) }
+func mayRecover(err error) bool {
+	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout)
+}
 
 // forget forgets a lease that has ended.
 func (ls *leases) forget(h *held, l *lease) {

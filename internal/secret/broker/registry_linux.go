@@ -53,7 +53,9 @@ type granted struct {
 
 // parse returns the grants of a registration, or Invalid.
 func parse(r client.Registration) (map[string]*granted, error) {
-	no := func(format string, args ...any) error { return fault.New(fault.Invalid, "register grants: "+format, args...) }
+	no := func(format string, args ...any) error {
+		return fault.New(fault.Invalid, "register grants: "+format, args...)
+	}
 	switch {
 	case r.Sandbox == "":
 		return nil, no("no sandbox")

@@ -68,7 +68,7 @@ func settingsOf(env []string) (*settings, error) {
 	case home != "":
 		s.Method, s.File = store.VaultToken, filepath.Join(home, ".vault-token")
 	default:
-		return nil, fault.New(fault.Invalid, "there is no token for Vault").
+		return nil, fault.New(fault.Invalid, "no token for Vault was found").
 			WithHint("log in: vault login; or export VAULT_TOKEN")
 	}
 	return s, nil
