@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,13 +65,13 @@ func (s *store) fail(err error) {
 type granting struct {
 	*sandbox
 	broker *store
-	t      *testing.T
+	t      testing.TB
 	ca     string
 	seen   chan *http.Request // heads that arrived
 	all    []grant.Issued
 }
 
-func newGranting(t *testing.T, change func(name string, i *grant.Item)) *granting {
+func newGranting(t testing.TB, change func(name string, i *grant.Item)) *granting {
 	t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("needs curl")
@@ -82,6 +84,12 @@ func newGranting(t *testing.T, change func(name string, i *grant.Item)) *grantin
 		broker: &store{values: map[string]string{"github": secretToken, "key": secretKey}}}
 	h.mux.HandleFunc("/seen/", func(_ http.ResponseWriter, r *http.Request) { g.seen <- r })
 	h.mux.HandleFunc("/echo/", echoSecret)
+	h.mux.HandleFunc("/huge", func(w http.ResponseWriter, _ *http.Request) {
+		b := bytes.Repeat([]byte("{\"name\": \"a name\", \"id\": 12345, \"url\": \"https://api.example/\"},\n"), 1<<10)
+		for range huge / len(b) {
+			_, _ = w.Write(b)
+		}
+	})
 	h.mux.HandleFunc("/upload", func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.Copy(io.Discard, r.Body)
 		g.seen <- r.WithContext(context.WithValue(r.Context(), broken{}, err))
@@ -477,4 +485,59 @@ func TestGrants_CutKeptConnections(t *testing.T) {
 	}
 	g.wait(t, "an end", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "the grants were changed" })
 	g.wait(t, "an end", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "grant github was revoked or changed" })
+}
+
+const huge = 32 << 20
+
+// BenchmarkGrants_Download downloads from a host whose answers are not searched, because it has no grant, and from one
+// with 1 and with 24 grants whose values are known. BenchmarkGrants_Requests makes requests without and with a secret.
+// Both report the time on CPUs, of gate and server.
+func BenchmarkGrants_Download(b *testing.B) {
+	for _, n := range []int{0, 1, 24} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			g, host := newGranting(b, nil), "api.example"
+			var all []grant.Issued
+			for i := range n {
+				one, err := grant.Item{Hosts: []string{host}, Sites: []grant.SiteItem{{In: "header",
+					Name: fmt.Sprintf("X-Key-%d", i)}}}.Grant(fmt.Sprintf("g%d", i), time.Now())
+				if err != nil {
+					b.Fatal(err)
+				}
+				all = append(all, grant.Issued{Grant: one, Placeholder: fmt.Sprintf("PLACEHOLDER-%028d", i)})
+				g.broker.values[one.Name] = fmt.Sprintf("%040x", sha256.Sum256([]byte(one.Name)))[:40]
+			}
+			if n == 0 {
+				host = "other.example"
+			}
+			g.give(all, nil)
+			for i := range n {
+				if out := g.curl("https://"+host+"/seen/", "-H", fmt.Sprintf("X-Key-%d: PLACEHOLDER-%028d", i, i)); out != "" {
+					b.Fatal(out)
+				}
+			}
+			b.SetBytes(huge)
+			begin := cpuTime()
+			g.must(b, "run", nil, "sh", "-c", fmt.Sprintf("for i in $(seq %d); do curl -sS --cacert %s -o /dev/null https://%s/huge; done",
+				b.N, g.ca, host))
+			b.ReportMetric(float64(huge)*float64(b.N)/1e6/(cpuTime()-begin).Seconds(), "MB/cpu-s")
+		})
+	}
+}
+
+func BenchmarkGrants_Requests(b *testing.B) {
+	for name, url := range map[string]string{"plain": "https://other.example/", "secret": "https://key.example/x?key=" + placeholder2} {
+		b.Run(name, func(b *testing.B) {
+			g := newGranting(b, nil)
+			begin := cpuTime()
+			g.must(b, "https", nil, g.ca, fmt.Sprint(b.N), url)
+			b.ReportMetric(float64((cpuTime()-begin).Microseconds())/float64(b.N), "cpu-us/op")
+		})
+	}
+}
+
+// cpuTime returns the time of this process on CPUs: the time on the wall depends on what else runs.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -3,7 +3,6 @@ package scrub
 import (
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 )
 
@@ -71,7 +70,7 @@ type reader struct {
 	told func(string)
 	err  error
 
-	tail  []byte // the end of what was read; the first sent bytes of it were returned
+	tail  []byte // the end of what was read that may begin a value; the first sent bytes of it were returned
 	sent  int
 	ready []byte // to be returned
 	own   []byte
@@ -102,7 +101,7 @@ func (r *reader) Read(p []byte) (int, error) {
 		}
 		if len(p) >= len(r.tail)+leastIn {
 			if out := r.fill(p); len(out) > 0 {
-				return copy(p, out), nil
+				return copy(p, out), nil // a copy to its own place, unless the last chunk ended in the begin of a value
 			}
 			continue
 		}
@@ -116,16 +115,18 @@ func (r *reader) Read(p []byte) (int, error) {
 
 // fill reads once into b, and returns the part of b that can be returned.
 func (r *reader) fill(b []byte) []byte {
-	off := copy(b, r.tail)
-	n, err := r.r.Read(b[off:])
-	b = b[:off+n]
-	keep := r.live.look(b, r.sent, r.told)
-	if r.err = err; err != nil || keep <= passed {
-		keep = 0
+	begin := r.sent
+	n, err := r.r.Read(b[copy(b, r.tail):])
+	b = b[:len(r.tail)+n]
+	begun := r.live.look(b, begin, r.told)
+	if r.err = err; err != nil {
+		begun = 0
 	}
-	begin := min(r.sent, len(b))
-	end := max(len(b)-keep, begin)
-	from := max(end-passed, 0)
-	r.tail, r.sent = slices.Clone(b[from:]), end-from
+	tail := len(b) - begun
+	end := len(b)
+	if begun > passed {
+		end = max(tail, begin)
+	}
+	r.tail, r.sent = append(r.tail[:0], b[tail:]...), end-tail
 	return b[begin:end]
 }
