@@ -243,6 +243,21 @@ func BenchmarkFind(b *testing.B) {
 				b.ReportMetric(float64(len(set.forms)), "forms")
 			})
 		}
+		b.Run(fmt.Sprintf("reader/%d", n), func(b *testing.B) { // as net/http reads an answer
+			var l Live
+			l.Change(all)
+			b.SetBytes(int64(len(random)))
+			begin, buffer := cpu(), make([]byte, 32<<10)
+			for b.Loop() {
+				r := l.Reader(bytes.NewReader(random), func(string) {})
+				for {
+					if _, err := r.Read(buffer[:16<<10]); err != nil {
+						break
+					}
+				}
+			}
+			b.ReportMetric(float64(len(random)*b.N)/float64(cpu()-begin), "GB/cpu-s")
+		})
 	}
 }
 
