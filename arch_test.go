@@ -151,7 +151,13 @@ var packages = map[string][]string{
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/gate/pipe", "internal/policy",
+		"internal/gate/pipe", "internal/gate/scrub", "internal/gate/wallet", "internal/grant", "internal/policy",
+	},
+	"internal/gate/scrub":  {},
+	"internal/gate/inject": {"internal/grant"},
+	"internal/gate/wallet": {
+		"internal/fault", "internal/gate/inject", "internal/gate/scrub", "internal/grant", "internal/policy",
+		"internal/secret/line",
 	},
 	"internal/gate/pipe": {"internal/fault"},
 	"internal/gate/entrance": {
@@ -166,7 +172,8 @@ var packages = map[string][]string{
 	},
 	"internal/gate/process": {
 		"client/wire", "internal/decoy", "internal/fault", "internal/gate", "internal/gate/control",
-		"internal/gate/entrance", "internal/gate/link", "internal/journal", "internal/plan", "internal/policy",
+		"internal/gate/entrance", "internal/gate/link", "internal/gate/wallet", "internal/grant",
+		"internal/journal", "internal/plan", "internal/policy", "internal/secret/line",
 	},
 
 	"internal/program": {"internal/fault", "internal/visible"},
