@@ -128,7 +128,7 @@ func (b *building) openWire(ctx context.Context) error {
 		return err
 	}
 	if b.config.Entered() {
-		_, err := p.BeginEntrance(b.wire.stream, b.wire.messages, k.config.Phases, control.Decoys{})
+		_, err := p.BeginEntrance(b.wire.stream, b.wire.messages, k.config.Phases, control.Decoys{}, control.Secrets{})
 		return err
 	}
 	ca, err := k.beginGate(p, packets)
@@ -156,7 +156,7 @@ func (k *keeper) openPair() (*os.File, error) {
 // any.
 func (k *keeper) beginGate(p *control.Process, packets *os.File) (ca []byte, err error) {
 	decoys := control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop}
-	return p.Begin(packets, k.config.Phases, decoys)
+	return p.Begin(packets, k.config.Phases, decoys, control.Secrets{})
 }
 
 // watchGate starts a gate that waits, when it is needed, and reports one that exited before the box. No connection
