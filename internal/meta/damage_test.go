@@ -61,9 +61,9 @@ func TestOpen_RefusesForeignFiles(t *testing.T) {
 		kind   fault.Kind
 		says   string
 	}{
-		{"a newer version", pragma("user_version=7"), fault.Version, "meta.db: 7; this build reads version 6"},
+		{"a newer version", pragma("user_version=8"), fault.Version, "meta.db: 8; this build reads version 7"},
 		{"a version that it is not", pragma("user_version=1"), fault.Corrupt, "its schema is not that of version 1"},
-		{"no version", pragma("user_version=0"), fault.Version, "meta.db: 0; this build reads version 6"},
+		{"no version", pragma("user_version=0"), fault.Version, "meta.db: 0; this build reads version 7"},
 		{"another program's", pragma("application_id=7"), fault.Version, "not a Coppice database"},
 		{"empty", func(t testing.TB, path string) { ok(t, os.Truncate(path, 0)) }, fault.Corrupt, "is empty"},
 		{"cut in the header", func(t testing.TB, path string) { ok(t, os.Truncate(path, 50)) }, fault.Corrupt, "open"},

@@ -126,7 +126,7 @@ func old(t testing.TB) (path string, want Sandbox) {
 	}
 	must(db.Exec("DELETE FROM policies WHERE digest<>'sha256:p'"))(t)
 	must(db.Exec("DELETE FROM settings"))(t)
-	must(db.Exec("DROP TABLE redos; DROP TABLE memories; PRAGMA user_version=3"))(t)
+	must(db.Exec("DROP TABLE grants; DROP TABLE tickets; DROP TABLE redos; DROP TABLE memories; PRAGMA user_version=3"))(t)
 	return path, want
 }
 

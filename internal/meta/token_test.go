@@ -79,10 +79,11 @@ func TestToken_DamagedScopeIsCorrupt(t *testing.T) {
 // has the current version.
 func TestOpen_MigratesOldVersions(t *testing.T) {
 	t.Parallel()
-	const five = "DROP TABLE redos"
+	const six = "DROP TABLE grants; DROP TABLE tickets"
+	const five = six + "; DROP TABLE redos"
 	const four = five + "; DROP TABLE memories"
 	for version, drop := range map[int]string{1: four + "; DROP TABLE tokens; DROP TABLE answers; DROP TABLE policies",
-		2: four + "; DROP TABLE policies", 4: four, 5: five} {
+		2: four + "; DROP TABLE policies", 4: four, 5: five, 6: six} {
 		path := sample(t)
 		redo := redoable(t, path)
 		older := func(more string) {
@@ -105,7 +106,7 @@ func TestOpen_MigratesOldVersions(t *testing.T) {
 			ok(t, d.Check(t.Context()))
 			ok(t, d.Close())
 		}
-		older("CREATE TABLE redos (id TEXT)")
+		older("CREATE TABLE tickets (id TEXT)")
 		if _, err := Open(t.Context(), path); !fault.Is(err, fault.Corrupt) ||
 			!strings.Contains(err.Error(), fmt.Sprintf("version %d", version)) {
 			t.Errorf("version %d with another table of redos: %v", version, err)
