@@ -129,7 +129,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	for _, name := range []string{
 		"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask",
 		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo", "label",
-		"same-identity",
+		"same-identity", "grant", "grants-later",
 	} {
 		if cmd.Flags().Changed(name) {
 			return usagef("--in %s and --%s are mutually exclusive", r.in, name)
@@ -205,7 +205,7 @@ func (a *app) prepareIn(ctx context.Context, given *runFlags, sandbox string, re
 			return err
 		}
 	}
-	env, err := a.env(given.mk.req.Env)
+	env, err := a.env(given.mk.req.Env, sandbox)
 	req.Env = append(req.Env, env...)
 	return err
 }
