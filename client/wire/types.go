@@ -36,6 +36,10 @@ type CreateRequest struct {
 	IdleStopMS int64 `json:"idle_stop_ms,omitempty"` // idle time after which its processes are stopped; 0 is never
 	// labels, for its clients to find it by: see docs/LIMITS.md; with From a sandbox, they are added to its labels
 	Labels map[string]string `json:"labels,omitempty"`
+	// grants by name, given before its first start
+	Grants map[string]GrantSpec `json:"grants,omitempty"`
+	// the sandbox trusts the gate's authority from its start, so that grants can be given while it runs
+	GrantsLater bool `json:"grants_later,omitempty"`
 
 	// the sandbox keeps the machine ID of its source, and with From a sandbox its SSH host keys; otherwise it gets its own
 	SameIdentity bool `json:"same_identity,omitempty"`
@@ -586,6 +590,10 @@ type ForkRequest struct {
 	// processes continue in the forks; each fork is re-keyed before its gate opens; in tier gvisor. With at, that
 	// snapshot must have memory
 	Memory bool `json:"memory,omitempty"`
+
+	// which live grants are issued again for the forks, with new placeholders: "" those with fork "reissue", "none",
+	// "reissue" all. A warning of each fork names the others
+	Grants string `json:"grants,omitempty"`
 }
 
 // ForkResult is the answer to a ForkRequest.

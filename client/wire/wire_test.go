@@ -171,6 +171,17 @@ func TestJSON_IsBackwardCompatible(t *testing.T) {
 		Exit{Code: 1, Signal: "TERM", TimedOut: true, Message: "m", Snapshot: "a", Head: "a", Changed: true, Paths: 4},
 		Exit{Code: 124, TimedOut: true, Limit: LimitTime, Hits: []string{LimitMemory, LimitPids}},
 		Limits{MilliCPUs: 1500, TimeMS: 1, Output: 2, Files: 3}, SandboxEvent{Kind: EventLimit, Detail: LimitOutput},
+		GrantSpec{Secret: "s", Preset: "p", Kind: "k", Hosts: []string{"h"}, Ports: []uint16{1}, Methods: []string{"GET"},
+			Paths: []string{"/p"}, Sites: []GrantSite{{In: "header", Name: "n", Part: "p", Pointer: "/p",
+				Methods: []string{"GET"}, Paths: []string{"/p"}, Services: []string{"s"}, Regions: []string{"r"}}},
+			Except: []string{"/e"}, Mode: "replace", Env: []string{"E"}, For: "8h", Uses: 2, Rate: "1/s", Fork: "reissue",
+			Insecure: true},
+		GrantSpec{}, GrantsResult{Grants: []Grant{}},
+		Grant{Name: "n", Secret: "s", Preset: "p", Kind: "k", Hosts: []string{"h"}, Sites: []string{"bearer"},
+			Methods: []string{"GET"}, Paths: []string{"/p"}, Mode: "replace", Env: []string{"E"}, Placeholder: "x",
+			Fork: "none", State: GrantLive, Why: "w", Given: when, Until: &when, Uses: 2, Used: 1, LastUsed: &when},
+		CreateRequest{Grants: map[string]GrantSpec{"n": {}}, GrantsLater: true}, ForkRequest{Grants: "none"},
+		NetEvent{Time: when, Kind: NetHTTP, Grants: []string{"n"}},
 	} {
 		j, err := json.Marshal(v)
 		if err != nil {

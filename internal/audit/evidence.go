@@ -22,14 +22,14 @@ const DecoyPrefix = "a decoy: "
 // EvidenceOf returns the records of a journal's events; equal events become one record. Texts are hostile, and are
 // passed through clean. Events that are recorded elsewhere are skipped.
 func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence) {
-	seen := map[wire.NetEvent]int{} // index in out
+	seen := map[string]int{} // index in out
 	for _, ev := range evs {
 		alike := ev
 		alike.Time, alike.Count, alike.In, alike.Out, alike.Until, alike.Hint, alike.PID = time.Time{}, 0, 0, 0,
 			time.Time{}, "", 0
 		alike.First, alike.Last = time.Time{}, time.Time{}
-		n := int64(max(1, ev.Count))
-		if i, ok := seen[alike]; ok {
+		n, key := int64(max(1, ev.Count)), fmt.Sprintf("%#v", alike)
+		if i, ok := seen[key]; ok {
 			switch b := out[i].Body.(type) {
 			case *format.Network:
 				b.Count, b.BytesIn, b.BytesOut = b.Count+n, b.BytesIn+ev.In, b.BytesOut+ev.Out
@@ -48,7 +48,7 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 			continue
 		}
 		t.Policy = ev.Policy
-		seen[alike] = len(out)
+		seen[key] = len(out)
 		out = append(out, t)
 	}
 	return out
