@@ -16,6 +16,8 @@ func errNoBroker() error {
 
 func (a *app) startBroker(context.Context, string) error { return errNoBroker() }
 
+func stopBroker(context.Context, string) error { return nil }
+
 // broker is a secretStore, which returns Unsupported.
 type broker struct{}
 
@@ -29,4 +31,6 @@ func (broker) List(context.Context) ([]storedSecret, error) { return nil, errNoB
 
 func (broker) Remove(context.Context, string, bool) error { return errNoBroker() }
 
-func (broker) Test(context.Context, string) (storedSecret, error) { return storedSecret{}, errNoBroker() }
+func (broker) Test(context.Context, string) (storedSecret, error) {
+	return storedSecret{}, errNoBroker()
+}
