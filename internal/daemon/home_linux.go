@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -137,9 +138,10 @@ func (h *home) check() error {
 	default:
 		names, err := h.dir.Readdirnames(8)
 		for _, n := range names {
-			// "lock" may exist already: another daemon may be starting, or one was killed here. "lost+found" is
-			// in every fresh file system.
-			if n != "lock" && n != "lost+found" && n != "format" && !strings.HasPrefix(n, ".format-") {
+			// "lock" may exist already: another daemon may be starting, or one was killed here. The broker creates run
+			// and secrets, and may be first. "lost+found" is in every fresh file system.
+			if !slices.Contains([]string{"lock", "lost+found", "format", "run", "secrets"}, n) &&
+				!strings.HasPrefix(n, ".format-") {
 				return fault.New(fault.Invalid, "%s is not empty and not a Coppice home", h.path).
 					WithHint("set COPPICE_HOME to a new or empty directory")
 			}
@@ -264,7 +266,7 @@ func (h *home) listen() (net.Listener, error) {
 		return nil, homeFault(err, "create the socket in %s", h.path)
 	}
 	h.ln = ln
-	return &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}, nil
+	return unixsock.Own{UnixListener: ln}, nil
 }
 
 // unlisten removes the socket's name, so that no new client connects.
@@ -300,38 +302,4 @@ func waiting(ln *net.UnixListener) bool {
 		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	})
 	return err == nil && n > 0
-}
-
-// ownListener accepts connections of one user only. The modes of socket and home already exclude others; this
-// also protects where modes have no effect.
-type ownListener struct {
-	*net.UnixListener
-	uid uint32
-}
-
-// Accept returns the next connection of that user.
-func (l *ownListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.AcceptUnix()
-		if err != nil {
-			return nil, err
-		}
-		if l.own(conn) {
-			return conn, nil
-		}
-		conn.Close()
-	}
-}
-
-func (l *ownListener) own(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	ok := false
-	err = raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		ok = err == nil && cred.Uid == l.uid
-	})
-	return err == nil && ok
 }

@@ -173,7 +173,7 @@ func (l *lines) openOutside(id string) error {
 	if err != nil {
 		return fault.Wrap(err, "create the socket %s/%s", dir, lineSocket)
 	}
-	own := &ownListener{UnixListener: ln, uid: uint32(os.Geteuid())}
+	own := unixsock.Own{UnixListener: ln}
 	l.outside[id] = l.open(newDoor(dir, lineSocket, own),
 		lineapi.Options{Sandbox: id, Level: lineapi.Owner, Spawned: filepath.Join(dir, lineSpawned)})
 	return nil

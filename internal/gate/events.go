@@ -55,6 +55,8 @@ type Event struct {
 	Status       int
 	// Decoy is the path of the decoy inside, with KindDecoy.
 	Decoy string
+	// Grants are those whose secrets a request carries, with KindRequest; or that which was refused.
+	Grants []string
 	// Until is when a pending KindAsk is denied if unanswered.
 	Until time.Time
 	// In and Out are the bytes into the sandbox and out of it, with KindEnd and KindAnswer.
@@ -123,8 +125,8 @@ func newJournal(now func() time.Time, report func(Event)) (j *journal, wait func
 	return j, func() { <-done }
 }
 
-// settle waits until all events queued so far are reported, or ctx ends.
-func (j *journal) settle(ctx context.Context) {
+// settle waits until all events queued so far are reported, or ctx ends. It reports which.
+func (j *journal) settle(ctx context.Context) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for all := j.queued; j.reported < all; {
@@ -135,9 +137,10 @@ func (j *journal) settle(ctx context.Context) {
 			j.mu.Lock()
 		case <-ctx.Done():
 			j.mu.Lock()
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // emit queues e and reports whether there was room. If there was none, what e reports must not happen.

@@ -21,6 +21,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/gate/wallet"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -35,8 +36,9 @@ type flow struct {
 	inspect  bool // must be TLS for a name that need not be inspected, or HTTP
 	large    bool // has large buffers
 
-	mu   sync.Mutex
-	live map[*exchange]struct{} // requests in progress; guarded by mu
+	mu      sync.Mutex
+	live    map[*exchange]struct{} // requests in progress; guarded by mu
+	carried wallet.Carried         // grants whose secrets it has carried; guarded by mu
 
 	spent   atomic.Pointer[budgets] // byte budgets of the rules that allow it
 	by      atomic.Pointer[named]   // the name that allows it; changes with the ClientHello

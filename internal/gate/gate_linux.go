@@ -21,6 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gate/inspect"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/gate/wallet"
 	"github.com/coppice-dev/coppice/internal/limit"
 )
 
@@ -47,6 +48,8 @@ type Options struct {
 	Roots *x509.CertPool
 	// Tokens are those of decoys: traffic that contains one is denied under any policy.
 	Tokens []decoy.Token
+	// Wallet has the grants, which SetSecrets changes; nil is one without grants.
+	Wallet *wallet.Wallet
 	// Now returns the current time; nil uses time.Now.
 	Now func() time.Time
 	// Bounds limits the gate's resources; a zero field has a default.
@@ -122,6 +125,7 @@ type Gate struct {
 	pins     *pins
 	journal  *journal
 	tokens   tokens
+	wallet   *wallet.Wallet
 	desk     *desk
 	names    *resolver
 	stack    *stack.Stack
@@ -203,6 +207,9 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 	g.journal, g.flushed = newJournal(g.now, o.Report)
 	g.desk = newDesk(g.journal, g.now, g.bounds)
 	g.tokens = newTokens(o.Tokens)
+	if g.wallet = o.Wallet; g.wallet == nil {
+		g.wallet = wallet.New(g.now)
+	}
 	g.SetPolicy(o.Policy)
 	g.names = newResolver(g.current, g.pins, g.journal, g.desk, o.Lookup, g.now)
 	g.names.tokens = g.tokens
@@ -219,19 +226,15 @@ func (g *Gate) SetPolicy(p Policy) {
 	if p == nil {
 		p = denyAll{}
 	}
+	p = granted{p, g.wallet}
 	g.policy.Store(&p)
 	g.desk.reviewAll()
-	g.mu.Lock()
-	all := make([]*flow, 0, len(g.flows))
-	for f := range g.flows {
-		all = append(all, f)
-	}
-	g.mu.Unlock()
-	for _, f := range all {
+	g.cutIf(func(f *flow) string {
 		if !g.stillAllowed(f) {
-			f.cut("the policy was changed")
+			return "the policy was changed"
 		}
-	}
+		return ""
+	})
 }
 
 func (g *Gate) current() Policy { return *g.policy.Load() }
@@ -270,6 +273,7 @@ func (g *Gate) Close() (err error) {
 		g.mu.Unlock()
 		g.cancel(fault.New(fault.Cancelled, "the gate is closed"))
 		g.stop()
+		g.wallet.Close()
 		g.desk.close()
 		g.journal.close()
 		g.flushed()
@@ -308,6 +312,7 @@ func (g *Gate) tick(ctx context.Context) {
 		g.reportDropped(0)
 		g.sweepFlows()
 		g.sweepLingering(false)
+		g.wallet.Sweep()
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/decoy"
 	"github.com/coppice-dev/coppice/internal/gate/inspect"
+	"github.com/coppice-dev/coppice/internal/gate/wallet"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
 
@@ -154,6 +155,8 @@ type exchange struct {
 	limits  []Limit  // written only by Begin, with flow.mu held
 	spent   *budgets // likewise
 	in, out atomic.Int64
+	carry   *wallet.Carry // nil if the request carries no secret
+	leaks   leaks
 
 	sending sync.Mutex
 	body    *decoy.Stream // guarded by sending
@@ -249,7 +252,7 @@ func (j judge) Begin(q inspect.Request) (inspect.Exchange, *inspect.Denial) {
 	}
 	j.live[x] = struct{}{}
 	j.flow.mu.Unlock()
-	no := x.decide(q.Size)
+	no := x.decide(q)
 	if no != nil {
 		x.leave()
 		return nil, no
@@ -278,8 +281,8 @@ func (x *exchange) ask() Decision {
 	}
 }
 
-// decide asks the policy and reports its decision.
-func (x *exchange) decide(size int64) *inspect.Denial {
+// decide asks the policy, and which secrets the request carries, and reports the decision.
+func (x *exchange) decide(q inspect.Request) *inspect.Denial {
 	d := x.ask()
 	x.event.Verdict, x.event.Rule, x.event.Reason = d.Verdict, d.Rule, d.Reason
 	if d.Verdict != Allow {
@@ -287,7 +290,7 @@ func (x *exchange) decide(size int64) *inspect.Denial {
 		return x.deny(http.StatusForbidden, d.Rule, d.Reason, d.Hint)
 	}
 	for _, l := range x.limits {
-		if l.MaxRequest > 0 && size > l.MaxRequest {
+		if l.MaxRequest > 0 && q.Size > l.MaxRequest {
 			return x.deny(http.StatusRequestEntityTooLarge, l.Rule, tooLarge, "")
 		}
 	}
@@ -296,9 +299,13 @@ func (x *exchange) decide(size int64) *inspect.Denial {
 			return x.deny(http.StatusTooManyRequests, l.Rule, "the rule's rate, "+l.Rate.String()+", is exhausted", "")
 		}
 	}
+	if no := x.charge(q); no != nil {
+		return no
+	}
 	e := x.event
 	e.Kind = KindRequest
-	if !x.journal.emit(e) {
+	if !x.record(e) {
+		x.uncharge()
 		return &inspect.Denial{Status: http.StatusServiceUnavailable,
 			Reason: "the request could not be written to the journal"}
 	}
@@ -336,7 +343,14 @@ func (x *exchange) Spend(out, in int64) *inspect.Denial {
 // End reports the result.
 func (x *exchange) End(status int, reason string) {
 	x.leave()
+	if x.carry != nil {
+		defer x.carry.Done()
+	}
+	if why := x.leaks.cause(); why != "" {
+		reason = why
+	}
 	e := x.event
+	e.Grants = nil
 	e.Kind, e.Status, e.Reason, e.In, e.Out = KindAnswer, status, printable([]byte(reason)), x.in.Load(), x.out.Load()
 	x.journal.emit(e)
 }

@@ -31,6 +31,7 @@ import (
 // their certificate authorities.
 type webHosts struct {
 	*book
+	mux   *http.ServeMux
 	roots *x509.CertPool
 	pem   string // file with the certificate authorities
 }
@@ -71,7 +72,7 @@ func newWebHosts(t testing.TB, p Policy, names ...string) *webHosts {
 	h := &webHosts{
 		book: &book{decide: p.Decide, names: map[string][]netip.Addr{}, ttl: time.Minute,
 			hosts: map[netip.AddrPort]string{}},
-		roots: x509.NewCertPool()}
+		mux: mux, roots: x509.NewCertPool()}
 	h.roots.AddCert(c)
 	h.pem = pemFile(t, der)
 	for _, n := range names {

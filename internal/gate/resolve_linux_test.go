@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -212,7 +213,7 @@ func TestResolver_ReportsFailedLookup(t *testing.T) {
 		wait()
 		want := Event{Time: noon, Kind: KindEnd, Proto: DNS, Name: "a.example", Verdict: Allow, Rule: "a.example:443",
 			Reason: "not resolved: " + c.want, Count: 1}
-		if len(got) != 2 || got[0].Kind != KindDNS || got[1] != want {
+		if len(got) != 2 || got[0].Kind != KindDNS || !reflect.DeepEqual(got[1], want) {
 			t.Errorf("%+v, expected %+v", got, want)
 		}
 	}

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func TestRules_Private(t *testing.T) {
 		Count: 1, Rule: "a.example:8443 ()",
 		Reason: "the name leads to a loopback address, which only a rule for the address allows",
 		Fix:    "127.0.0.1:8443", Hint: `if that is meant: network: {allow: ["127.0.0.1:8443"]}`}
-	if e := got[len(got)-1]; e != want {
+	if e := got[len(got)-1]; !reflect.DeepEqual(e, want) {
 		t.Errorf("%+v, expected %+v", e, want)
 	}
 	// For a connection, pinned addresses are decided again with the port.

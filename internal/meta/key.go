@@ -108,6 +108,8 @@ func (d *DB) forgetSealed(ctx context.Context) error {
 		})
 		t.exec("DELETE FROM policies WHERE text GLOB 'sealed*'")
 		t.exec("DELETE FROM answers")
+		t.exec("DELETE FROM grants")
+		t.exec("DELETE FROM tickets")
 		t.exec("DELETE FROM settings WHERE key=?", settingKey)
 		return nil
 	})

@@ -8,7 +8,7 @@ const (
 	// schemaVersion is PRAGMA user_version of the database that this build reads and writes. A database of an older
 	// version gets the missing tables when it is opened; any other is refused. Version 4 adds no table: it encrypts
 	// values that may contain secrets.
-	schemaVersion = 6
+	schemaVersion = 7
 )
 
 // The statements that mark the file.
@@ -18,10 +18,32 @@ var (
 )
 
 // schema is the schema of a new database.
-const schema = schema1 + schema2 + schema3 + schema5 + schema6
+const schema = schema1 + schema2 + schema3 + schema5 + schema6 + schema7
 
 // schemas returns what each version adds to the previous one.
-func schemas() []string { return []string{schema1, schema2, schema3, "", schema5, schema6} }
+func schemas() []string { return []string{schema1, schema2, schema3, "", schema5, schema6, schema7} }
+
+// schema7 is what version 7 adds to version 6.
+const schema7 = `
+-- The grants of sandboxes, also those that are no longer live. No secret is stored.
+CREATE TABLE grants (
+	sandbox TEXT NOT NULL REFERENCES sandboxes(id) ON DELETE CASCADE,
+	name    TEXT NOT NULL,
+	secret  TEXT NOT NULL,    -- its name
+	state   TEXT NOT NULL,
+	until   INTEGER,          -- NULL is never
+	used    INTEGER NOT NULL,
+	body    TEXT NOT NULL,    -- the rest, JSON of GrantBody, sealed
+	PRIMARY KEY (sandbox, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grants_state ON grants(state);
+
+-- What the broker of secrets knows the keeper of a sandbox by.
+CREATE TABLE tickets (
+	sandbox TEXT PRIMARY KEY REFERENCES sandboxes(id) ON DELETE CASCADE,
+	ticket  TEXT NOT NULL     -- sealed
+) STRICT, WITHOUT ROWID;
+`
 
 // schema6 is what version 6 adds to version 5.
 const schema6 = `

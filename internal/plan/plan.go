@@ -141,6 +141,8 @@ type Config struct {
 	// the host if it is.
 	Confine string `json:"confine,omitempty"`
 	Places  Places `json:"places,omitzero"`
+	// Secrets are the grants, in tiers whose gate inspects HTTPS.
+	Secrets Secrets `json:"secrets,omitzero"`
 	// Asks says whether Phases ask the user about destinations without a rule.
 	Asks bool `json:"asks,omitempty"`
 	// IdleAfter is how long a box lives without processes and without results that wait to be fetched. 0 means
@@ -200,9 +202,10 @@ func (c Config) EntranceDir() string { return filepath.Join(c.RunDir, lockEntran
 // starts.
 func (c Config) Conducted() bool { return c.Tier == TierContainer || c.Tier == TierGvisor }
 
-// GateWaits reports whether the gate starts only when the box sends a packet: its one policy has the network off.
+// GateWaits reports whether the gate starts only when the box sends a packet: its one policy has the network off, and
+// the inside need not trust it.
 func (c Config) GateWaits() bool {
-	return c.Gated() && c.Confined() && c.Tier != TierGvisor && c.Net == NetOff && len(c.Phases) == 1
+	return !c.Secrets.Needed() && c.Gated() && c.Confined() && c.Tier != TierGvisor && c.Net == NetOff && len(c.Phases) == 1
 }
 
 // Confined reports whether the box has namespaces and its own root.

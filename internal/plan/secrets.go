@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -14,6 +15,17 @@ type Secrets struct {
 	Grants []Grant `json:"grants,omitempty"`
 	// Later makes the sandbox trust the gate's authority from its start, so that grants can be given while it runs.
 	Later bool `json:"later,omitempty"`
+	// Env holds the placeholders, KEY=VALUE each, for commands that start from now on. Their own environment takes
+	// precedence over it, and it over Config.Env.
+	Env []string `json:"env,omitempty"`
+}
+
+// Needed reports whether the inside must trust the gate's authority.
+func (s Secrets) Needed() bool { return s.Later || len(s.Grants) > 0 }
+
+// Live reports whether a grant is not revoked, so that the gate needs a line to the broker.
+func (s Secrets) Live() bool {
+	return slices.ContainsFunc(s.Grants, func(g Grant) bool { return !g.Revoked })
 }
 
 // Grant is a grant for the gate.

@@ -1,15 +1,15 @@
 //go:build linux
 
-// Package program finds the helper programs with which the daemon runs sandboxes, and which users never start
-// themselves: Init, Gate and Sentry, built from cmd/coppice-init, cmd/coppice-gate and cmd/coppice-sentry. They are
-// separate programs so that a process in or around a sandbox contains no more code than it needs. It also provides the
-// running program, coppice, which sandboxes show.
+// Package program finds the helper programs, which users never start themselves: Init, Gate and Sentry, with which the
+// daemon runs sandboxes, and Broker, built from cmd/coppice-init, cmd/coppice-gate, cmd/coppice-sentry and
+// cmd/coppice-broker. They are separate programs so that a process in or around a sandbox contains no more code than it
+// needs. It also provides the running program, coppice, which sandboxes show.
 //
 // A release embeds them: `make build` compresses them into the coppice program (build tag embed), which unpacks each
 // one once into a file that is named by its digest. A program built otherwise, as by go install, finds them in a
 // directory, and refuses those of another version.
 //
-// Packages box and daemon import it.
+// Packages box, daemon and secret/client import it.
 package program
 
 import (
@@ -35,10 +35,11 @@ const (
 	Init   Name = "coppice-init"   // keeper, PID 1 of sandboxes, and the host's self-tests
 	Gate   Name = "coppice-gate"   // egress gate of one sandbox
 	Sentry Name = "coppice-sentry" // gVisor, for tier gvisor
+	Broker Name = "coppice-broker" // holds the values of secrets
 )
 
 // Names lists all helper programs.
-var Names = [...]Name{Init, Gate, Sentry}
+var Names = [...]Name{Init, Gate, Sentry, Broker}
 
 // Set provides the helper programs of one build. Its methods are safe for concurrent use.
 type Set struct {

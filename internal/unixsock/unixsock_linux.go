@@ -15,7 +15,16 @@ import (
 // Listen creates the socket name in the directory dir, with the permission bits mode, whatever the umask. The name
 // appears only once the socket listens, and replaces a stale socket. The caller closes the listener, which does not
 // remove the name.
-func Listen(dir, name string, mode os.FileMode) (_ *net.UnixListener, err error) {
+func Listen(dir, name string, mode os.FileMode) (*net.UnixListener, error) {
+	return listenAs(unix.SOCK_STREAM, dir, name, mode)
+}
+
+// ListenPackets is Listen for connections that keep the boundaries of messages (SOCK_SEQPACKET).
+func ListenPackets(dir, name string, mode os.FileMode) (*net.UnixListener, error) {
+	return listenAs(unix.SOCK_SEQPACKET, dir, name, mode)
+}
+
+func listenAs(typ int, dir, name string, mode os.FileMode) (_ *net.UnixListener, err error) {
 	short, d, err := through(dir)
 	if err != nil {
 		return nil, err
@@ -25,7 +34,7 @@ func Listen(dir, name string, mode os.FileMode) (_ *net.UnixListener, err error)
 	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	ln, err := listen(next, mode)
+	ln, err := listen(typ, next, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +52,8 @@ func Listen(dir, name string, mode os.FileMode) (_ *net.UnixListener, err error)
 const backlog = 4096
 
 // listen creates a socket that only users with access by mode can connect to.
-func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+func listen(typ int, path string, mode os.FileMode) (*net.UnixListener, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, typ|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -69,13 +78,18 @@ func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 }
 
 // Dial connects to the socket name in the directory dir.
-func Dial(dir, name string) (*net.UnixConn, error) {
+func Dial(dir, name string) (*net.UnixConn, error) { return dialAs("unix", dir, name) }
+
+// DialPackets connects to a socket of ListenPackets.
+func DialPackets(dir, name string) (*net.UnixConn, error) { return dialAs("unixpacket", dir, name) }
+
+func dialAs(network, dir, name string) (*net.UnixConn, error) {
 	short, d, err := through(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(short, name), Net: "unix"})
+	return net.DialUnix(network, nil, &net.UnixAddr{Name: filepath.Join(short, name), Net: network})
 }
 
 // through returns a short path of a directory, valid until d is closed: a socket's path is at most 107 bytes

@@ -121,6 +121,12 @@ var requests = map[string]func(*keeper, *net.UnixConn, protocol.Call) (any, erro
 	protocol.OpPolicy: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
 		return nil, k.setPolicy(c.Phases)
 	},
+	protocol.OpSecrets: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
+		if c.Secrets == nil {
+			return nil, fault.New(fault.Invalid, "malformed call: no grants")
+		}
+		return nil, k.setSecrets(*c.Secrets)
+	},
 	protocol.OpNet: func(k *keeper, _ *net.UnixConn, _ protocol.Call) (any, error) { return k.network() },
 	protocol.OpRekey: func(k *keeper, _ *net.UnixConn, c protocol.Call) (any, error) {
 		return k.answerRekey(c.Rekey)

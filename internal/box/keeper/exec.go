@@ -120,7 +120,8 @@ func (k *keeper) start(req wire.ExecRequest) (*execution, error) {
 			return nil, err
 		}
 	}
-	spawn := initlink.Spawn{Exec: e.id, Cmd: req.Cmd, Env: req.Env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
+	env := slices.Concat(k.secrets.Load().Env, req.Env) // the last value of a variable wins
+	spawn := initlink.Spawn{Exec: e.id, Cmd: req.Cmd, Env: env, Dir: req.Dir, TTY: req.TTY, Size: req.Size}
 	if err := k.submit(e, spawn, ends.theirs); err != nil {
 		closeAll(ends.ours)
 		return nil, err

@@ -128,7 +128,7 @@ func (b *building) openWire(ctx context.Context) error {
 		return err
 	}
 	if b.config.Entered() {
-		_, err := p.BeginEntrance(b.wire.stream, b.wire.messages, k.config.Phases, control.Decoys{})
+		_, err := p.BeginEntrance(b.wire.stream, b.wire.messages, k.config.Phases, control.Decoys{}, control.Secrets{})
 		return err
 	}
 	ca, err := k.beginGate(p, packets)
@@ -153,10 +153,15 @@ func (k *keeper) openPair() (*os.File, error) {
 }
 
 // beginGate makes the process of the gate serve its end of the link. ca is the authority that the inside must trust, if
-// any.
+// any. The inside of a running box never trusts the gate that waited for a packet. The caller holds k.rekeying, or is the
+// only user of k.
 func (k *keeper) beginGate(p *control.Process, packets *os.File) (ca []byte, err error) {
 	decoys := control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop}
-	return p.Begin(packets, k.config.Phases, decoys)
+	secrets := k.firstSecrets()
+	defer secrets.Line.Close() // returns ErrInvalid for nil
+	ca, err = p.Begin(packets, k.config.Phases, decoys, secrets)
+	k.trusted = err == nil && len(ca) > 0 && k.asleep == nil
+	return ca, err
 }
 
 // watchGate starts a gate that waits, when it is needed, and reports one that exited before the box. No connection

@@ -59,6 +59,8 @@ type keeper struct {
 	rekeying sync.Mutex
 	apart    *quarantine // guarded by rekeying; nil except in a resumed box that was not released yet
 	asleep   *os.File    // guarded by rekeying; the gate's end of the link while the gate waits for a packet, else nil
+	trusted  bool        // guarded by rekeying after the start: the inside trusts the authority of the gate
+	secrets  atomic.Pointer[plan.Secrets]
 	stirred  stirs
 	stopping chan struct{} // closed when a stop has begun, which thaws the box
 	iced     atomic.Bool   // init is frozen with its control group, or about to be
@@ -161,7 +163,7 @@ func newKeeper(ctx context.Context) (*keeper, error) {
 
 // blankKeeper returns a keeper without a box.
 func blankKeeper(c plan.Config) *keeper {
-	return &keeper{
+	k := &keeper{
 		config: c, started: time.Now(), idleFrom: time.Now(), gate: newGateway(),
 		startPatience: limit.StartSeconds * time.Second,
 		stopPatience:  limit.UnansweredStopSeconds * time.Second, rekeyPatience: limit.RekeySeconds * time.Second,
@@ -170,6 +172,8 @@ func blankKeeper(c plan.Config) *keeper {
 		execs: map[string]*execution{}, byPID: map[int]*execution{}, conns: map[net.Conn]bool{},
 		over: make(chan struct{}), ended: make(chan struct{}), stop: make(chan struct{}), stopping: make(chan struct{}),
 	}
+	k.secrets.Store(&c.Secrets)
+	return k
 }
 
 func listen(runDir string) (*net.UnixListener, error) {

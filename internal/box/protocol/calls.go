@@ -54,6 +54,8 @@ import (
 //	         root is mounted, one byte that carries its descriptor. Keeps an idle
 //	         box alive until the connection ends
 //	policy   FrameReply when the gate enforces Phases
+//	secrets  FrameReply when the gate has the grants of Secrets. A Failure of kind Unavailable says that it has
+//	         them, or that nothing passes, but that no request can get a secret
 //	net      FrameReply with a wire.NetNow
 //	stop     FrameReply when all processes are gone; then the keeper exits
 //
@@ -79,6 +81,7 @@ const (
 	OpDial          = "dial"
 	OpRoot          = "root"
 	OpPolicy        = "policy"
+	OpSecrets       = "secrets"
 	OpPrograms      = "programs"
 	OpNet           = "net"
 	OpRekey         = "reseal"
@@ -127,6 +130,8 @@ type Call struct {
 	Port   uint16            `json:"port,omitempty"`   // ports, dial
 	Phases []plan.Phase      `json:"phases,omitempty"` // policy
 	Rekey  *Rekey            `json:"reseal,omitempty"` // rekey
+
+	Secrets *plan.Secrets `json:"secrets,omitempty"` // secrets
 }
 
 // Failure is a fault as it is sent over a connection.

@@ -5,6 +5,8 @@
 package control
 
 import (
+	"os"
+
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/plan"
@@ -28,6 +30,17 @@ type Decoys struct {
 	Stops  bool         `json:"stops,omitempty"` // the reader of TouchFD then kills the sandbox's processes
 }
 
+// Secrets are the grants of the sandbox, and its line to the broker of secrets.
+type Secrets struct {
+	// Line is a line that the broker has accepted (package secret/line). Without one, requests that would carry a secret
+	// are refused. It is not closed.
+	Line    *os.File     `json:"-"`
+	HasLine bool         `json:"has_line,omitempty"` // set by Process
+	Grants  []plan.Grant `json:"grants,omitempty"`
+	// Later makes the sandbox trust the gate's authority although it has no grants yet; only in the first Request.
+	Later bool `json:"later,omitempty"`
+}
+
 // Request is a request to the process, which answers requests in order. The first one starts the gate, and has a
 // Journal.
 type Request struct {
@@ -35,13 +48,15 @@ type Request struct {
 	Key     []byte       `json:"key,omitempty"`     // with a Journal: the secret of its key, see package journal
 	Phases  []plan.Phase `json:"phases,omitempty"`  // the policies from now on; none leaves them unchanged
 	Decoys  Decoys       `json:"decoys,omitzero"`   // with a Journal
+	// Secrets are the grants from now on; nil leaves them unchanged. Without a line the process keeps that which it has.
+	Secrets *Secrets `json:"secrets,omitempty"`
 }
 
 // Reply is the answer to a Request.
 type Reply struct {
 	Now wire.NetNow `json:"now"`
 	// CA answers the first request: the certificate that the sandbox must trust, as PEM, if a policy inspects HTTP
-	// requests; else it is empty.
+	// requests, or if there are grants or may be later; else it is empty.
 	CA  []byte      `json:"ca,omitempty"`
 	Err *wire.Error `json:"err,omitempty"`
 }

@@ -38,7 +38,6 @@ type Process struct {
 	mu   sync.Mutex // held from a request to its reply
 	conn *os.File
 	read *io.LimitedReader // of conn; guarded by mu
-	enc  *json.Encoder
 	dec  *json.Decoder
 }
 
@@ -103,7 +102,7 @@ func Start(exe *os.File, id, journal string, key []byte, log *os.File) (*Process
 		return nil, fault.Wrap(err, "start the gate")
 	}
 	p := &Process{journal: journal, key: key, pid: pid, conn: conn, gone: make(chan struct{}),
-		touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}, enc: json.NewEncoder(conn)}
+		touched: make(chan struct{}), patience: askPatience, read: &io.LimitedReader{R: conn}}
 	p.dec = json.NewDecoder(p.read)
 	go p.wait() // ends with the process, which Close kills
 	go func() { // ends with the process too
@@ -135,46 +134,61 @@ func (p *Process) wait() {
 }
 
 // Begin starts the gate for packets, the socket of a link of either kind. The gate enforces phases, searches for
-// tokens of decoys, and writes events to the journal. packets is not closed. ca is Reply.CA.
-func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
-	return p.begin(phases, d, packets)
+// tokens of decoys, puts secrets into requests as s says, and writes events to the journal. packets is not closed. ca is
+// Reply.CA.
+func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys, s Secrets) (ca []byte, err error) {
+	return p.begin(phases, d, s, packets)
 }
 
 // BeginEntrance is Begin for a sandbox without a network stack: the process also runs an entrance (package entrance),
 // which accepts connections from two listening Unix sockets, stream of type SOCK_STREAM and messages of type
 // SOCK_SEQPACKET. Neither is closed. The caller closes its own copies soon: while there is one, connections to the
 // listeners of a gate that has exited wait for an answer instead of being refused.
-func (p *Process) BeginEntrance(stream, messages *os.File, phases []plan.Phase, d Decoys) (ca []byte, err error) {
-	return p.begin(phases, d, stream, messages)
+func (p *Process) BeginEntrance(stream, messages *os.File, phases []plan.Phase, d Decoys, s Secrets) (
+	ca []byte, err error) {
+	return p.begin(phases, d, s, stream, messages)
 }
 
 // begin passes the process sockets, and sends the first request.
-func (p *Process) begin(phases []plan.Phase, d Decoys, sockets ...*os.File) (ca []byte, err error) {
+func (p *Process) begin(phases []plan.Phase, d Decoys, s Secrets, sockets ...*os.File) (ca []byte, err error) {
+	// The stream is empty, so the byte is sent at once.
+	if err = p.send([]byte{0}, sockets...); err != nil {
+		return nil, fault.Wrap(err, "pass the gate the sandbox's sockets")
+	}
+	r, err := p.ask(Request{Journal: p.journal, Key: p.key, Phases: phases, Decoys: d, Secrets: &s})
+	return r.CA, err
+}
+
+// send sends b, which must not be long, with files.
+func (p *Process) send(b []byte, files ...*os.File) error {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
-		return nil, fault.Wrap(err, "pass the gate the sandbox's sockets")
+		return err
 	}
-	fds := make([]int, len(sockets))
-	for i, s := range sockets {
-		fds[i] = int(s.Fd())
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
 	}
 	var sent error
-	// The stream is empty, so the byte is sent at once.
-	err = raw.Control(func(fd uintptr) {
-		sent = unix.Sendmsg(int(fd), []byte{0}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendmsg(int(fd), b, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		return !errors.Is(sent, unix.EAGAIN) && !errors.Is(sent, unix.EINTR)
 	})
-	runtime.KeepAlive(sockets)
-	if err = errors.Join(err, sent); err != nil {
-		return nil, fault.Wrap(err, "pass the gate the sandbox's sockets")
-	}
-	r, err := p.ask(Request{Journal: p.journal, Key: p.key, Phases: phases, Decoys: d})
-	return r.CA, err
+	runtime.KeepAlive(files)
+	return errors.Join(err, sent)
 }
 
 // SetPolicy makes the gate enforce phases from now on. When it returns nil, connections that they do not allow have
 // been cut.
 func (p *Process) SetPolicy(phases []plan.Phase) error {
 	_, err := p.ask(Request{Phases: phases})
+	return err
+}
+
+// SetSecrets replaces the grants, and the line unless line is nil; line is not closed. When it returns nil, requests in
+// progress that carry the secret of a grant that is gone or revoked have been cut, and the gate has forgotten its value.
+func (p *Process) SetSecrets(line *os.File, grants []plan.Grant) error {
+	_, err := p.ask(Request{Secrets: &Secrets{Line: line, Grants: grants}})
 	return err
 }
 
@@ -191,7 +205,7 @@ func (p *Process) ask(q Request) (r Reply, err error) {
 	defer p.mu.Unlock()
 	p.read.N = maxReply
 	if err = p.conn.SetDeadline(time.Now().Add(p.patience)); err == nil {
-		err = p.enc.Encode(q)
+		err = p.write(q)
 	}
 	if err == nil {
 		err = p.dec.Decode(&r)
@@ -204,6 +218,23 @@ func (p *Process) ask(q Request) (r Reply, err error) {
 			Because(err).WithHint("restart the sandbox: coppice stop NAME; the next command starts it")
 	}
 	return r, r.fault()
+}
+
+// write sends a request, with the line in it.
+func (p *Process) write(q Request) error {
+	if q.Secrets == nil || q.Secrets.Line == nil {
+		return json.NewEncoder(p.conn).Encode(q)
+	}
+	s := *q.Secrets
+	s.HasLine, q.Secrets = true, &s
+	b, err := json.Marshal(q)
+	if err == nil {
+		err = p.send(b[:1], s.Line)
+	}
+	if err == nil {
+		_, err = p.conn.Write(b[1:])
+	}
+	return err
 }
 
 // Touched returns a channel that is closed when the gate has reported a token of a decoy. The token was not sent.

@@ -87,7 +87,7 @@ func TestStart_AsOrdinaryUser(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	ca, err := p.Begin(r, nil, Decoys{})
+	ca, err := p.Begin(r, nil, Decoys{}, Secrets{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestBegin_EndsUnresponsiveGate(t *testing.T) {
 			}
 			defer r.Close()
 			defer w.Close()
-			if _, err := p.Begin(r, nil, Decoys{}); !fault.Is(err, fault.Unavailable) {
+			if _, err := p.Begin(r, nil, Decoys{}, Secrets{}); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("%v", err)
 			}
 			<-p.Gone()

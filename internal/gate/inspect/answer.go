@@ -37,6 +37,9 @@ var (
 // returns no answer for a request whose body ended too early: net/http closes the connection to the server, but an
 // answer may arrive before it does.
 func (x *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	if no := x.no.Load(); no != nil {
+		return nil, no
+	}
 	httptrace.ContextClientTrace(r.Context()).Got1xxResponse = x.inform
 	res, err := x.conn.out.RoundTrip(r)
 	gone := x.before.end()
@@ -64,6 +67,7 @@ func (i *informed) end() (lost bool) {
 
 // inform counts an informational response and passes it on.
 func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
+	x.Clean(http.Header(h))
 	i, size := &x.before, answerSize(code, http.Header(h))
 	i.count++
 	i.bytes += size
@@ -91,12 +95,23 @@ func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
 // answer counts the head of the server's answer, and prepares the rest to be counted.
 func (x *exchange) answer(r *http.Response) error {
 	x.reply = r
+	x.Clean(r.Header)
 	if err := x.refused(x.Spend(0, answerSize(r.StatusCode, r.Header))); err != nil {
 		return err
 	}
 	m := &metered{rc: r.Body, x: x}
+	both, ok := r.Body.(io.ReadWriteCloser)
+	if r.Body != http.NoBody {
+		clean, no := x.Search(r.Body, r.Header)
+		if no != nil {
+			return x.refused(no)
+		}
+		if clean != nil {
+			m.rc = &searched{clean, r.Body}
+		}
+	}
 	r.Body = m
-	if both, ok := m.rc.(io.ReadWriteCloser); ok && r.StatusCode == http.StatusSwitchingProtocols {
+	if ok && r.StatusCode == http.StatusSwitchingProtocols {
 		r.Body = &tunnel{metered: m, w: both}
 	} else if r.Close || x.in.Header.Get("Upgrade") != "" {
 		// Either no further request is forwarded, or what follows is not parsed as requests.
@@ -105,8 +120,23 @@ func (x *exchange) answer(r *http.Response) error {
 	return nil
 }
 
+// searched is a body without secrets.
+type searched struct {
+	io.Reader
+	body io.Closer
+}
+
+// Close closes the reader too.
+func (s *searched) Close() error {
+	if c, ok := s.Reader.(io.Closer); ok {
+		_ = c.Close()
+	}
+	return s.body.Close()
+}
+
 // after counts the trailers of the answer, which are complete at the end of its body and are sent after it.
 func (x *exchange) after() error {
+	x.Clean(x.reply.Trailer)
 	size := headSize(x.reply.Trailer)
 	if size > limit.TrailerBytes {
 		return x.refused(x.broken(errAfter))

@@ -150,6 +150,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 			p.Out.Header[name] = v
 		}
 	}
+	_ = x.refused(x.Fill(p.Out)) // RoundTrip then fails
 }
 
 // unanswered ends an exchange without an answer.

@@ -41,7 +41,7 @@ type Denial struct {
 func (d *Denial) Error() string { return d.Reason }
 
 // Judge decides about requests and records their results. Its methods are called from several goroutines, and must
-// not wait for the sandbox or the network.
+// not wait for the sandbox or the network; Begin may wait for the values of secrets.
 type Judge interface {
 	// Begin decides about a request before any of it is forwarded. It returns an Exchange, or a Denial, which it has
 	// recorded.
@@ -63,6 +63,15 @@ type Exchange interface {
 	// Trailer is called with the trailers of a request, which are never forwarded. If it returns a Denial, which it
 	// has recorded, the exchange ends before the request has.
 	Trailer(h http.Header) *Denial
+	// Fill changes the head of the request just before it is forwarded: it puts secrets in. If it returns a Denial, which
+	// it has recorded, the request is not forwarded.
+	Fill(r *http.Request) *Denial
+	// Clean removes secrets from the headers or trailers of an answer, before they are passed on.
+	Clean(h http.Header)
+	// Search returns a reader of an answer's body that removes secrets without changing its length, or nil if the body
+	// may be passed on as it is. h is the head of the answer. If it returns a Denial, which it has recorded, the answer is
+	// not passed on. The reader is closed if it is an io.Closer.
+	Search(body io.Reader, h http.Header) (io.Reader, *Denial)
 	// End records the end. status is the server's; 0 means that there was no response, for the given reason.
 	End(status int, reason string)
 }

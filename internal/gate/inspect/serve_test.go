@@ -69,6 +69,12 @@ type trial struct {
 
 func (x *trial) Sent([]byte) *Denial { return nil }
 
+func (x *trial) Fill(*http.Request) *Denial { return nil }
+
+func (x *trial) Clean(http.Header) {}
+
+func (x *trial) Search(io.Reader, http.Header) (io.Reader, *Denial) { return nil, nil }
+
 func (x *trial) Trailer(h http.Header) *Denial {
 	x.c.mu.Lock()
 	x.c.trailers = append(x.c.trailers, fmt.Sprint(h))

@@ -46,7 +46,7 @@ func entry(t *testing.T, phases ...plan.Phase) (c entrancetest.Client, p *contro
 	c, stream, messages := entrancetest.Listen(t)
 	defer stream.Close()
 	defer messages.Close()
-	if _, err := p.BeginEntrance(stream, messages, phases, control.Decoys{}); err != nil {
+	if _, err := p.BeginEntrance(stream, messages, phases, control.Decoys{}, control.Secrets{}); err != nil {
 		t.Fatal(err)
 	}
 	return c, p, dir
@@ -209,7 +209,7 @@ func TestGateProgram_RefusesOtherListeners(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.BeginEntrance(files[0], files[1], []plan.Phase{said(t, "a.example")}, control.Decoys{}); !fault.Is(
+		if _, err := p.BeginEntrance(files[0], files[1], []plan.Phase{said(t, "a.example")}, control.Decoys{}, control.Secrets{}); !fault.Is(
 			err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -55,7 +55,7 @@ func TestGateProgram_ServesPair(t *testing.T) {
 	}
 	defer box.Close()
 	defer gate.Close()
-	if _, err := p.Begin(gate, []plan.Phase{said(t, net.JoinHostPort(host, port))}, control.Decoys{}); err != nil {
+	if _, err := p.Begin(gate, []plan.Phase{said(t, net.JoinHostPort(host, port))}, control.Decoys{}, control.Secrets{}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := sentrytest.New(int(box.Fd()), link.BoxInterface())
@@ -146,7 +146,7 @@ func TestGateProgram_ReportsEndOfPair(t *testing.T) {
 	if err := box.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Begin(gate, []plan.Phase{said(t, "a.example")}, control.Decoys{}); err != nil {
+	if _, err := p.Begin(gate, []plan.Phase{said(t, "a.example")}, control.Decoys{}, control.Secrets{}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.After(time.Minute); ; {

@@ -21,6 +21,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/gate/entrance"
 	"github.com/coppice-dev/coppice/internal/gate/link"
+	"github.com/coppice-dev/coppice/internal/gate/wallet"
 	"github.com/coppice-dev/coppice/internal/journal"
 )
 
@@ -58,9 +59,9 @@ func Main() int {
 	}
 	conn := os.NewFile(control.ConnFD, "keeper")
 	defer conn.Close()
-	from, err := receive(conn)
-	if err == nil && from != nil {
-		err = serve(conn, from)
+	in, err := newInbox(conn)
+	if err == nil {
+		err = serve(in, os.Args[len(os.Args)-1])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
@@ -78,39 +79,26 @@ func nameProcess(name string) {
 
 // receive waits for the sockets from which the sandbox's packets or connections come: that of a link, or the two
 // listeners of an entrance. It returns nil if the keeper has exited.
-func receive(conn *os.File) (from []*os.File, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
+func receive(in *inbox) (from []*os.File, err error) {
+	switch _, err := in.Read(make([]byte, 1)); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
-	rights := make([]byte, unix.CmsgSpace(2*4))
-	var n, got, flags int
-	var failed error
-	err = raw.Read(func(fd uintptr) bool {
-		n, got, flags, _, failed = unix.Recvmsg(int(fd), make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
-		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
-	})
-	if err = errors.Join(err, failed); err != nil || n == 0 {
-		return nil, err
-	}
-	msgs, err := unix.ParseSocketControlMessage(rights[:got])
-	if err != nil || len(msgs) != 1 || flags&unix.MSG_CTRUNC != 0 {
-		return nil, fmt.Errorf("received no socket for packets: %w", errors.Join(err, unix.EBADMSG))
-	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) == 0 {
-		return nil, fmt.Errorf("received no socket for packets: %w", errors.Join(err, unix.EBADMSG))
-	}
-	names := [][]string{{"packets"}, {"the listener for streams", "the listener for messages"}}[len(fds)-1]
-	for i, fd := range fds {
-		from = append(from, os.NewFile(uintptr(fd), names[i]))
+	if from, in.files = in.files, nil; len(from) == 0 {
+		return nil, fmt.Errorf("received no socket for packets: %w", unix.EBADMSG)
 	}
 	return from, nil
 }
 
-// serve answers the keeper's requests until the keeper exits.
-func serve(conn io.ReadWriter, from []*os.File) error {
-	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
+// serve starts the gate of a sandbox, and answers the keeper's requests until the keeper exits.
+func serve(conn *inbox, sandbox string) error {
+	from, err := receive(conn)
+	if err != nil || from == nil {
+		return err
+	}
+	in, out := json.NewDecoder(conn), json.NewEncoder(conn.conn)
 	var g *warden
 	defer func() {
 		if g != nil {
@@ -125,12 +113,20 @@ func serve(conn io.ReadWriter, from []*os.File) error {
 		case err != nil:
 			return fmt.Errorf("read a request: %w", err)
 		}
-		var err error
+		line, err := conn.take(q.Secrets)
 		var ca []byte
-		if g == nil {
-			g, ca, err = begin(q, from)
-		} else if q.Phases != nil {
-			err = g.keepTo(q.Phases)
+		switch {
+		case err != nil:
+			return err
+		case g == nil:
+			g, ca, err = begin(q, sandbox, line, from)
+		default:
+			if q.Phases != nil {
+				err = g.keepTo(q.Phases)
+			}
+			if q.Secrets != nil && err == nil {
+				err = g.setSecrets(*q.Secrets, line)
+			}
 		}
 		r := control.Failed(err)
 		if r.CA = ca; g != nil {
@@ -144,7 +140,12 @@ func serve(conn io.ReadWriter, from []*os.File) error {
 
 // begin starts the gate, and the entrance if from is its two listeners. ca is the certificate that the sandbox must
 // trust, if any.
-func begin(q control.Request, from []*os.File) (w *warden, ca []byte, err error) {
+func begin(q control.Request, sandbox string, line *os.File, from []*os.File) (w *warden, ca []byte, err error) {
+	defer func() {
+		if w == nil && line != nil {
+			line.Close()
+		}
+	}()
 	if q.Journal == "" {
 		return nil, nil, fault.New(fault.Internal, "the first request of a gate has no journal")
 	}
@@ -152,10 +153,13 @@ func begin(q control.Request, from []*os.File) (w *warden, ca []byte, err error)
 	if err != nil {
 		return nil, nil, err
 	}
-	w = &warden{stops: q.Decoys.Stops, journal: j, clock: time.Now, stop: make(chan struct{}),
+	w = &warden{sandbox: sandbox, wallet: wallet.New(time.Now), stops: q.Decoys.Stops, journal: j, clock: time.Now, stop: make(chan struct{}),
 		changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
+	}
+	if q.Secrets != nil {
+		w.trustFor(*q.Secrets)
 	}
 	packets, box := from[0], (*os.File)(nil)
 	if len(from) > 1 {
@@ -169,12 +173,18 @@ func begin(q control.Request, from []*os.File) (w *warden, ca []byte, err error)
 	for _, t := range q.Decoys.Tokens {
 		tokens = append(tokens, decoy.Token(t))
 	}
-	w.gate, err = gate.New(context.Background(), gate.Options{FD: packets, Report: w.report, Tokens: tokens})
+	w.gate, err = gate.New(context.Background(), gate.Options{FD: packets, Report: w.report, Tokens: tokens, Wallet: w.wallet})
 	inspects := w.inspects
 	w.mu.Unlock()
 	if err == nil && inspects {
 		if ca, err = w.gate.CA(); err != nil {
 			err = errors.Join(err, w.gate.Close())
+		}
+	}
+	if err == nil && q.Secrets != nil {
+		if err = w.setSecrets(*q.Secrets, line); err != nil {
+			err = errors.Join(err, w.gate.Close())
+			w.hangUp()
 		}
 	}
 	if err != nil {

@@ -17,13 +17,18 @@ import (
 	"github.com/coppice-dev/coppice/internal/gate"
 	"github.com/coppice-dev/coppice/internal/gate/control"
 	"github.com/coppice-dev/coppice/internal/gate/entrance"
+	"github.com/coppice-dev/coppice/internal/gate/wallet"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/secret/line"
 )
 
 // warden enforces the phases of a policy on a gate, and writes its events to the journal.
 type warden struct {
+	sandbox  string // its ID, for hints
+	wallet   *wallet.Wallet
+	line     *line.Client // to the broker of secrets; nil without; used by the goroutine of serve
 	gate     *gate.Gate
 	entrance *entrance.Entrance // nil if the sandbox has a network stack
 	journal  *journal.Journal
@@ -38,7 +43,8 @@ type warden struct {
 	// ended is the digest of the policy after rules expired, if the journal has no record of that yet; else nil.
 	// Guarded by mu.
 	ended *string
-	// inspects means that the first phases inspect HTTP requests, so that the sandbox trusts the gate's authority.
+	// inspects means that the sandbox trusts the gate's authority: the first phases inspect HTTP requests, or there were
+	// grants, or could be later.
 	// Guarded by mu.
 	inspects bool
 	force    string // guarded by mu; digest of the policy in force, "" if nothing passes
@@ -237,7 +243,7 @@ func (w *warden) report(e gate.Event) {
 		Time: e.Time, Kind: string(e.Kind), Proto: string(e.Proto), Name: e.Name, Port: int(e.Port),
 		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, Fix: e.Fix,
 		In: e.In, Out: e.Out,
-		Method: e.Method, Path: e.Path, Status: e.Status, Until: e.Until, Decoy: e.Decoy,
+		Method: e.Method, Path: e.Path, Status: e.Status, Grants: e.Grants, Until: e.Until, Decoy: e.Decoy,
 	}
 	touched := e.Kind == gate.KindDecoy
 	if touched && w.stops {
@@ -292,6 +298,7 @@ func (w *warden) close() {
 	if err := w.gate.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "coppice-gate:", err)
 	}
+	w.hangUp()
 	if w.entrance != nil {
 		if err := w.entrance.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, "coppice-gate:", err)

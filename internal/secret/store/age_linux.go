@@ -59,28 +59,40 @@ func (a *Age) missing(name string) error {
 
 // Get implements Store for the secret ref.Name.
 func (a *Age) Get(_ context.Context, ref Ref) (Value, error) {
-	if err := CheckName(ref.Name); err != nil {
-		return Value{}, err
+	_, v, err := a.Entry(ref.Name)
+	return v, err
+}
+
+// Entry is what is stored about a secret beside its value.
+type Entry struct {
+	Kind, From       string // as Put got them
+	Created, Rotated time.Time
+}
+
+// Entry returns the value of a secret, which the caller closes, and what is stored about it.
+func (a *Age) Entry(name string) (Entry, Value, error) {
+	if err := CheckName(name); err != nil {
+		return Entry{}, Value{}, err
 	}
 	identities, err := a.identities()
 	if fault.Is(err, fault.NotFound) {
-		if _, lerr := os.Lstat(a.path(ref.Name)); errors.Is(lerr, fs.ErrNotExist) {
-			return Value{}, a.missing(ref.Name)
+		if _, lerr := os.Lstat(a.path(name)); errors.Is(lerr, fs.ErrNotExist) {
+			return Entry{}, Value{}, a.missing(name)
 		}
-		return Value{}, a.locked()
+		return Entry{}, Value{}, a.locked()
 	}
 	if err != nil {
-		return Value{}, err
+		return Entry{}, Value{}, err
 	}
-	r, err := a.read(ref.Name, identities)
+	r, err := a.read(name, identities)
 	if err != nil {
-		return Value{}, err
+		return Entry{}, Value{}, err
 	}
 	v, err := newValue(r.Value)
 	if err != nil {
-		return Value{}, a.corrupt(ref.Name, "it has an invalid value")
+		return Entry{}, Value{}, a.corrupt(name, "it has an invalid value")
 	}
-	return v, nil
+	return Entry{r.Kind, r.From, r.Created, r.Rotated}, v, nil
 }
 
 // Put implements Store. It replaces a damaged file as well.
@@ -95,7 +107,7 @@ func (a *Age) Put(_ context.Context, ref Ref, value []byte) error {
 		return err
 	}
 	now := a.now().UTC().Truncate(time.Second)
-	r := record{Name: ref.Name, Kind: ref.Kind, Value: value, Created: now, Rotated: now}
+	r := record{Name: ref.Name, Kind: ref.Kind, From: ref.From, Value: value, Created: now, Rotated: now}
 	if old, err := a.read(ref.Name, identities); err == nil {
 		r.Created = old.Created
 		wipe(old.Value)

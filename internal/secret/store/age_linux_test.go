@@ -140,7 +140,7 @@ func TestAge_KeepsTimesAndKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := a.read("a", ids)
-	if want := (record{"a", "opaque", []byte(mark), noon, now}); err != nil || !reflect.DeepEqual(r, want) {
+	if want := (record{Name: "a", Kind: "opaque", Value: []byte(mark), Created: noon, Rotated: now}); err != nil || !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v %v", r, err)
 	}
 	sealed, err := os.ReadFile(a.path("a"))

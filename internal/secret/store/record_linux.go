@@ -20,6 +20,7 @@ const (
 type record struct {
 	Name    string    `json:"name"`
 	Kind    string    `json:"kind"`
+	From    string    `json:"from,omitempty"`
 	Value   []byte    `json:"value"` // base64
 	Created time.Time `json:"created"`
 	Rotated time.Time `json:"rotated"`

@@ -25,6 +25,7 @@ type Store interface {
 type Ref struct {
 	Name  string   // age: the name of the secret; env: that of the variable
 	Kind  string   // age: the kind of the secret, which Put stores and Get does not use
+	From  string   // age: a source, likewise: the value is then what is required to read it
 	Path  string   // file: an absolute path; vault: MOUNT/PATH
 	Field string   // file: a JSON pointer, or "" for the whole file; vault: the field
 	Argv  []string // command: the program and its arguments

@@ -81,6 +81,16 @@ func (v Value) Session() []byte {
 	return v.held().session
 }
 
+// Clone returns a copy of v with bytes of its own, and without its lease.
+func (v Value) Clone() Value {
+	from := v.held()
+	if from == nil {
+		return Value{Until: v.Until, User: v.User}
+	}
+	h := &held{bytes: bytes.Clone(from.bytes), session: bytes.Clone(from.session)}
+	return Value{Until: v.Until, User: v.User, inner: func() *held { return h }}
+}
+
 // Close wipes the bytes. It may be called twice. It does not revoke a lease.
 func (v Value) Close() {
 	if v.held() != nil {

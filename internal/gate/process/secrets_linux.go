@@ -1,0 +1,110 @@
+//go:build linux && (amd64 || arm64)
+
+package process
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/control"
+	"github.com/coppice-dev/coppice/internal/gate/wallet"
+	"github.com/coppice-dev/coppice/internal/grant"
+	"github.com/coppice-dev/coppice/internal/plan"
+	"github.com/coppice-dev/coppice/internal/secret/line"
+)
+
+// trustFor makes the sandbox trust the gate's authority if the first grants, or later ones, require it.
+func (w *warden) trustFor(s control.Secrets) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inspects = w.inspects || s.Later || len(s.Grants) > 0
+}
+
+// setSecrets replaces the grants, and the line unless conn is nil. It takes ownership of conn.
+func (w *warden) setSecrets(s control.Secrets, conn *os.File) error {
+	all, err := issued(w.sandbox, s.Grants)
+	if err == nil && len(s.Grants) > 0 && !w.trusted() {
+		err = fault.New(fault.Unsupported, "grants require a certificate, which a sandbox gets when it starts").
+			WithHint("stop the sandbox, then try again: coppice stop NAME; the next command starts it")
+	}
+	if err != nil {
+		if conn != nil {
+			conn.Close()
+		}
+		return err
+	}
+	if conn != nil {
+		old := w.line
+		w.line = line.NewClient(conn, w.wallet.Drop) // "", for a line that broke, is no grant
+		w.wallet.Connect(w.line)
+		if old != nil {
+			old.Close()
+		}
+	}
+	return w.gate.SetSecrets(all)
+}
+
+// hangUp closes the line.
+func (w *warden) hangUp() {
+	if w.line != nil {
+		w.line.Close()
+		w.line = nil
+	}
+}
+
+func (w *warden) trusted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.inspects
+}
+
+// issued converts the grants of a plan.
+func issued(sandbox string, all []plan.Grant) (wallet.Grants, error) {
+	out := wallet.Grants{Sandbox: sandbox, Used: map[string]int64{}}
+	for _, p := range all {
+		var item grant.Item
+		d := json.NewDecoder(bytes.NewReader(p.Item))
+		d.DisallowUnknownFields()
+		err := d.Decode(&item)
+		if _, more := d.Token(); err == nil && !errors.Is(more, io.EOF) {
+			err = fault.New(fault.Invalid, "there is data after the item")
+		}
+		if err != nil {
+			return wallet.Grants{}, fault.New(fault.Internal, "read grant %s", p.Name).Because(err)
+		}
+		g, err := item.Grant(p.Name, p.Given)
+		if err != nil {
+			return wallet.Grants{}, err
+		}
+		if g.Kind = grant.Kind(p.Kind); !p.Revoked {
+			if err := supported(g); err != nil {
+				return wallet.Grants{}, err
+			}
+		}
+		out.Issued = append(out.Issued,
+			grant.Issued{Grant: g, Placeholder: p.Placeholder, Aliases: p.Aliases, Revoked: p.Revoked})
+		out.Used[p.Name] = p.Used
+	}
+	return out, nil
+}
+
+// supported returns an error if the gate cannot do what a grant says.
+func supported(g grant.Grant) error {
+	heads := []grant.In{grant.InHeader, grant.InBearer, grant.InBasic, grant.InGit, grant.InQuery, grant.InPath,
+		grant.InCookie}
+	for _, s := range g.Sites {
+		if !slices.Contains(heads, s.In) {
+			return fault.New(fault.Unsupported, "grant %s: site %s is not supported yet", g.Name, s).
+				WithHint("use a site in the head of requests, such as header, bearer, basic, query, path or cookie")
+		}
+	}
+	if g.Ask != "" && g.Ask != grant.AskNever {
+		return fault.New(fault.Unsupported, "grant %s: ask is not supported yet", g.Name).WithHint("omit ask")
+	}
+	return nil
+}

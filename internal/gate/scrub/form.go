@@ -1,0 +1,125 @@
+package scrub
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"net/url"
+	"strings"
+)
+
+// Secret is a value to find.
+type Secret struct {
+	Grant string // its name, for reports
+	Value []byte
+	// Placeholder replaces the value, in the same form; "" stands for asterisks.
+	Placeholder string
+}
+
+// leastForm is the length of the shortest text that is searched: a sample and its offsets (see Set), and enough that it
+// does not occur by accident.
+const leastForm = 12
+
+// form is a text that gives a value away.
+type form struct {
+	grant    int
+	text, in []byte // in replaces text, and is as long
+}
+
+// forms returns the forms of a secret, each once. There are none if the value is shorter than leastForm.
+func (s Secret) forms(grant int) (all []form) {
+	if len(s.Value) < leastForm {
+		return nil
+	}
+	value, instead := encodings(s.Value), encodings([]byte(s.Placeholder))
+	for i, text := range value {
+		same := func(f form) bool { return bytes.Equal(f.text, text) }
+		if len(text) < leastForm || containsForm(all, same) {
+			continue
+		}
+		all = append(all, form{grant, text, fit(instead[i], len(text))})
+	}
+	return all
+}
+
+func containsForm(all []form, same func(form) bool) bool {
+	for _, f := range all {
+		if same(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// fit returns text with a length of n bytes.
+func fit(text []byte, n int) []byte {
+	out := bytes.Repeat([]byte("*"), n)
+	copy(out, text)
+	return out
+}
+
+// encodings returns all encodings of b, in an order that does not depend on b.
+func encodings(b []byte) [][]byte {
+	all := [][]byte{bytes.Clone(b)}
+	for _, coding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		for at := range 3 {
+			all = append(all, inBase64(coding, b, at))
+		}
+	}
+	text := string(b)
+	digits := hex.EncodeToString(b)
+	query := url.QueryEscape(text)
+	path := url.PathEscape(text)
+	quoted, plain := inJSON(text)
+	for _, s := range []string{digits, strings.ToUpper(digits), query, lowerEscapes(query), path, lowerEscapes(path),
+		allEscaped(digits), allEscaped(strings.ToUpper(digits)), quoted, plain, strings.ReplaceAll(plain, "/", `\/`)} {
+		all = append(all, []byte(s))
+	}
+	return all
+}
+
+// inBase64 returns the characters of an encoding that depend on b alone, if b begins at a byte of a group.
+func inBase64(coding *base64.Encoding, b []byte, at int) []byte {
+	whole := coding.WithPadding(base64.NoPadding).EncodeToString(append(make([]byte, at), b...))
+	first := (at*8 + 5) / 6 // characters before it are of the bytes before b, in part
+	last := (at + len(b)) * 8 / 6
+	return []byte(whole[min(first, last):last])
+}
+
+// inJSON returns text as a string of JSON without its quotes: with the escapes for HTML, and without.
+func inJSON(text string) (html, plain string) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	trim := func() string {
+		s := strings.TrimSuffix(b.String(), "\n")
+		b.Reset()
+		return s[1 : len(s)-1]
+	}
+	_ = e.Encode(text) // a string and a buffer do not fail
+	html = trim()
+	e.SetEscapeHTML(false)
+	_ = e.Encode(text)
+	return html, trim()
+}
+
+// lowerEscapes writes the digits of percent-encoding in lower case.
+func lowerEscapes(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:], bytes.ToLower(b[i+1:i+3]))
+			i += 2
+		}
+	}
+	return string(b)
+}
+
+// allEscaped returns hexadecimal digits as percent-encoded bytes.
+func allEscaped(digits string) string {
+	var b strings.Builder
+	for i := 0; i < len(digits); i += 2 {
+		b.WriteString("%" + digits[i:i+2])
+	}
+	return b.String()
+}

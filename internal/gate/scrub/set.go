@@ -1,0 +1,152 @@
+package scrub
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+)
+
+// Set finds the values of some secrets. It does not change until Wipe; several goroutines may use it. A nil Set finds
+// nothing.
+//
+// It looks at four bytes at every eighth position. Wherever a form begins, one of the positions is in its first eight
+// bytes, so a table of the four bytes at each of them tells whether a form may be there; only then are they compared.
+type Set struct {
+	grants  []string
+	forms   []form
+	longest int
+	filter  [1 << filterBits / 64]uint64
+	places  map[uint32][]place
+	first   [256][]int // forms by their first byte
+}
+
+// place is a position in a form.
+type place struct{ form, at int }
+
+const (
+	filterBits = 16
+	step       = 8
+	sample     = 4
+)
+
+// NewSet returns a Set that finds all of secrets whose values have at least 12 bytes.
+func NewSet(secrets []Secret) *Set {
+	s := &Set{places: map[uint32][]place{}}
+	for i, secret := range secrets {
+		s.grants = append(s.grants, secret.Grant)
+		s.forms = append(s.forms, secret.forms(i)...)
+	}
+	// Of forms that begin at the same byte, the longest is replaced.
+	slices.SortStableFunc(s.forms, func(a, b form) int { return len(b.text) - len(a.text) })
+	for i, f := range s.forms {
+		s.longest = max(s.longest, len(f.text))
+		s.first[f.text[0]] = append(s.first[f.text[0]], i)
+		for at := range step {
+			w := binary.LittleEndian.Uint32(f.text[at:])
+			h := hash(w)
+			s.filter[h/64] |= 1 << (h % 64)
+			s.places[w] = append(s.places[w], place{i, at})
+		}
+	}
+	if len(s.forms) == 0 {
+		return nil
+	}
+	return s
+}
+
+func hash(w uint32) uint32 { return w * 0x9e3779b1 >> (32 - filterBits) }
+
+// Wipe overwrites the values, after which s finds nothing. No other method may be in progress, or called later.
+func (s *Set) Wipe() {
+	if s == nil {
+		return
+	}
+	for _, f := range s.forms {
+		clear(f.text)
+	}
+	clear(s.places)
+	s.forms = nil
+}
+
+// hit is a form at a position of a text.
+type hit struct {
+	at   int
+	form *form
+}
+
+// find returns the first form in b: of those that begin there, the longest.
+func (s *Set) find(b []byte) (first hit, found bool) {
+	for i := s.skip(b, 0); i >= 0 && !(found && i >= first.at+step); i = s.skip(b, i+step) { // later, nothing begins earlier
+		for _, p := range s.places[binary.LittleEndian.Uint32(b[i:])] {
+			f := &s.forms[p.form]
+			at := i - p.at
+			if at < 0 || !bytes.HasPrefix(b[at:], f.text) {
+				continue
+			}
+			if !found || at < first.at || at == first.at && len(f.text) > len(first.form.text) {
+				first, found = hit{at, f}, true
+			}
+		}
+	}
+	return first, found
+}
+
+// skip returns the next position from i on, in steps, that the filter lets through; -1 is none.
+func (s *Set) skip(b []byte, i int) int {
+	for ; len(b)-i >= 4*step; i += 4 * step { // several at once, since nearly all are filtered
+		c := b[i : i+4*step : i+4*step]
+		if s.has(binary.LittleEndian.Uint32(c))|s.has(binary.LittleEndian.Uint32(c[step:]))|
+			s.has(binary.LittleEndian.Uint32(c[2*step:]))|s.has(binary.LittleEndian.Uint32(c[3*step:])) != 0 {
+			break
+		}
+	}
+	for ; i+sample <= len(b); i += step {
+		if s.has(binary.LittleEndian.Uint32(b[i:])) != 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// has returns 1 if the filter lets w through, else 0.
+func (s *Set) has(w uint32) uint64 {
+	h := hash(w)
+	return s.filter[h/64] >> (h % 64) & 1
+}
+
+// replace replaces the forms in b, and calls told for each. What is before from is not changed.
+func (s *Set) replace(b []byte, from int, told func(grant string)) {
+	if s == nil {
+		return
+	}
+	for at := 0; ; {
+		h, found := s.find(b[at:])
+		if !found {
+			return
+		}
+		at += h.at
+		end := at + len(h.form.text)
+		if begin := max(at, from); begin < end {
+			copy(b[begin:end], h.form.in[begin-at:])
+			told(s.grants[h.form.grant])
+		}
+		// A replacement may not complete another form with what follows it, so the search goes on behind it.
+		at = end
+	}
+}
+
+// begun returns the length of the longest end of b with which a form begins, but which is not all of it.
+func (s *Set) begun(b []byte) int {
+	if s == nil {
+		return 0
+	}
+	for at := max(0, len(b)-s.longest+1); at < len(b); at++ {
+		rest := b[at:]
+		for _, i := range s.first[rest[0]] {
+			if f := s.forms[i].text; len(f) > len(rest) && bytes.HasPrefix(f, rest) {
+				return len(rest)
+			}
+		}
+	}
+	return 0
+}

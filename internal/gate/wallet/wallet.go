@@ -1,0 +1,365 @@
+package wallet
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/gate/scrub"
+	"github.com/coppice-dev/coppice/internal/grant"
+	"github.com/coppice-dev/coppice/internal/policy"
+	"github.com/coppice-dev/coppice/internal/secret/line"
+)
+
+// Source is where values come from; it is a *line.Client.
+type Source interface {
+	Get(ctx context.Context, grant, host, method, path string) (line.Value, error)
+	Fresh(grant string, v line.Value) bool
+}
+
+// Grants are the grants of a sandbox. The zero Grants are none.
+type Grants struct {
+	Sandbox string // its name, for hints
+	Issued  []grant.Issued
+	Used    map[string]int64 // uses before, by grant
+}
+
+// Wallet is the grants that are in force. Its methods are safe for concurrent use.
+type Wallet struct {
+	now  func() time.Time
+	live scrub.Live // the values of held
+
+	mu      sync.Mutex
+	set     grant.Set                // guarded by mu
+	issued  map[string]grant.Issued  // of set, by name; guarded by mu
+	counts  map[string]*count        // by grant; guarded by mu
+	source  Source                   // nil: there is no line; guarded by mu
+	values  map[string]*value        // what new requests may carry, by grant; guarded by mu
+	held    map[*value]struct{}      // these, and what requests in progress carry; guarded by mu
+	waiting map[string]chan struct{} // grants whose value was asked for; closed with the answer; guarded by mu
+}
+
+// value is a value of a grant.
+type value struct {
+	grant, placeholder string
+	bytes              []byte
+	until              time.Time
+	uses               int  // requests in progress that carry it
+	gone               bool // it must not go out any more
+}
+
+// keepFor is how long a value is used without asking for it again.
+const keepFor = time.Minute
+
+// tries is how often a value is asked for that changes as soon as it arrives.
+const tries = 5
+
+// New returns a Wallet without grants.
+func New(now func() time.Time) *Wallet {
+	return &Wallet{now: now, counts: map[string]*count{}, values: map[string]*value{}, held: map[*value]struct{}{},
+		waiting: map[string]chan struct{}{}}
+}
+
+// Change replaces the grants; what was decided by the others no longer Stands. The values of grants that are gone go out
+// no more. They are still removed from answers until Forget, so that the caller can end connections in between.
+func (w *Wallet) Change(g Grants) error {
+	set, err := grant.NewSet(g.Sandbox, g.Issued)
+	if err != nil {
+		return err
+	}
+	issued, counts := map[string]grant.Issued{}, map[string]*count{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range g.Issued {
+		issued[one.Name] = one
+		c := &count{used: g.Used[one.Name]}
+		if old := w.counts[one.Name]; old != nil && reflect.DeepEqual(one, w.issued[one.Name]) {
+			c = old
+			c.used = max(c.used, g.Used[one.Name])
+		}
+		counts[one.Name] = c
+	}
+	before := w.issued
+	w.set, w.issued, w.counts = set, issued, counts
+	for name, one := range before {
+		if !w.standsLocked(name, one) {
+			w.dropLocked(name)
+		}
+	}
+	return nil
+}
+
+// Connect replaces the source of values. nil means that there is none.
+func (w *Wallet) Connect(s Source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.source = s
+}
+
+// Inspects reports whether a grant, even a revoked one, is for a port of a host, so that requests must be inspected.
+func (w *Wallet) Inspects(h policy.Host, port uint16) bool {
+	return w.any(func(g grant.Issued) bool { return slices.Contains(g.Ports, port) && names(g, h) })
+}
+
+// Names reports whether a grant, even a revoked one, is for a host.
+func (w *Wallet) Names(h policy.Host) bool {
+	return w.any(func(g grant.Issued) bool { return names(g, h) })
+}
+
+func names(g grant.Issued, h policy.Host) bool {
+	return slices.ContainsFunc(g.Hosts, func(p policy.Pattern) bool { return p.Matches(h) })
+}
+
+func (w *Wallet) any(is func(grant.Issued) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, g := range w.issued {
+		if is(g) {
+			return true
+		}
+	}
+	return false
+}
+
+// Carried are grants whose secrets a connection has carried.
+type Carried map[string]grant.Issued
+
+// Gone returns a grant of c that is revoked or changed; "" if there is none.
+func (w *Wallet) Gone(c Carried) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		if !w.standsLocked(name, c[name]) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (w *Wallet) standsLocked(name string, was grant.Issued) bool {
+	g, ok := w.issued[name]
+	return ok && !g.Revoked && reflect.DeepEqual(g, was)
+}
+
+// Drop makes the value of a grant go out no more, because it was rotated or revoked. Answers to requests that carry it
+// are still searched.
+func (w *Wallet) Drop(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropLocked(name)
+}
+
+func (w *Wallet) dropLocked(name string) {
+	if v := w.values[name]; v != nil {
+		v.gone = true
+		delete(w.values, name)
+		w.sweepLocked(nil)
+	}
+}
+
+// Forget overwrites the values of grants that are gone, even if a request carries one. The caller has ended its
+// connection.
+func (w *Wallet) Forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sweepLocked(func(v *value) bool {
+		g, ok := w.issued[v.grant]
+		return v.gone && (!ok || g.Revoked || g.Placeholder != v.placeholder)
+	})
+}
+
+// Sweep overwrites values that are too old. The caller calls it every second.
+func (w *Wallet) Sweep() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sweepLocked(nil)
+}
+
+// Close overwrites all values. Connections have ended.
+func (w *Wallet) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.source, w.values = nil, map[string]*value{}
+	w.sweepLocked(func(*value) bool { return true })
+}
+
+// sweepLocked overwrites the values that no request carries and that are too old or gone, and those of also.
+func (w *Wallet) sweepLocked(also func(*value) bool) {
+	now, changed := w.now(), false
+	for v := range w.held {
+		old := v.gone || !now.Before(v.until)
+		if old && v.uses == 0 || also != nil && also(v) {
+			v.gone, changed = true, true
+			delete(w.held, v)
+			if w.values[v.grant] == v {
+				delete(w.values, v.grant)
+			}
+			clear(v.bytes)
+		}
+	}
+	if changed {
+		w.searchLocked()
+	}
+}
+
+// searchLocked makes the search find the held values.
+func (w *Wallet) searchLocked() {
+	var all []scrub.Secret
+	for v := range w.held {
+		all = append(all, scrub.Secret{Grant: v.grant, Value: v.bytes, Placeholder: v.placeholder})
+	}
+	w.live.Change(all)
+}
+
+// Live returns the values to remove from answers.
+func (w *Wallet) Live() *scrub.Live { return &w.live }
+
+// Carry is the secrets of one request. The caller must call Done.
+type Carry struct {
+	w      *Wallet
+	puts   []grant.Put
+	Grants Carried
+	values map[string]*value
+}
+
+// Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none. The caller must ask
+// Gone after it has made sure that a later Change finds its connection.
+func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if u.HTTP.Method == http.MethodTrace {
+		for _, g := range w.issued {
+			if names(g, u.Host) {
+				return nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
+			}
+		}
+	}
+	now := w.now()
+	spent := grant.Spent{}
+	for name, c := range w.counts {
+		spent[name] = grant.Count{Used: c.used, Recent: c.recent(now, w.issued[name].Rate)}
+	}
+	r := w.set.Decide(u, spent, now)
+	if r.Deny != nil || len(r.Put) == 0 {
+		return nil, r.Deny
+	}
+	c := &Carry{w: w, puts: r.Put, Grants: Carried{}, values: map[string]*value{}}
+	for _, p := range r.Put {
+		if _, again := c.Grants[p.Grant]; !again {
+			g := w.issued[p.Grant]
+			c.Grants[p.Grant] = g
+			w.counts[p.Grant].add(now, g.Rate)
+		}
+	}
+	return c, nil
+}
+
+// Names returns the names of the grants, in order.
+func (c *Carry) Names() []string { return slices.Sorted(maps.Keys(c.Grants)) }
+
+// Cancel takes back the uses, since the request did not leave.
+func (c *Carry) Cancel() {
+	c.w.mu.Lock()
+	for name := range c.Grants {
+		if n := c.w.counts[name]; n != nil && c.w.standsLocked(name, c.Grants[name]) {
+			n.used--
+		}
+	}
+	c.w.mu.Unlock()
+	c.Done()
+}
+
+// Fetch gets the values, from the broker if necessary. Its errors have a hint, and are Denied if the broker refuses.
+func (c *Carry) Fetch(ctx context.Context, host policy.Host, method, path string) error {
+	for _, name := range c.Names() {
+		v, err := c.w.fetch(ctx, name, c.Grants[name], host, method, path)
+		if err != nil {
+			return err
+		}
+		c.values[name] = v
+	}
+	return nil
+}
+
+// Done tells that the answer has ended.
+func (c *Carry) Done() {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	for _, v := range c.values {
+		v.uses--
+	}
+	c.values = nil
+	c.w.sweepLocked(nil)
+}
+
+// fetch returns the value of a grant, for the use of one request.
+func (w *Wallet) fetch(ctx context.Context, name string, g grant.Issued, host policy.Host, method, path string) (
+	*value, error) {
+	for range tries {
+		w.mu.Lock()
+		switch v, asked := w.values[name], w.waiting[name]; {
+		case !w.standsLocked(name, g):
+			w.mu.Unlock()
+			return nil, fault.New(fault.Denied, "grant %s was revoked", name)
+		case v != nil && w.now().Before(v.until):
+			v.uses++
+			w.mu.Unlock()
+			return v, nil
+		case w.source == nil:
+			w.mu.Unlock()
+			return nil, noBroker()
+		case asked != nil:
+			w.mu.Unlock()
+			select {
+			case <-asked:
+			case <-ctx.Done():
+				return nil, fault.New(fault.Unavailable, "the broker of secrets does not answer").Because(ctx.Err()).
+					WithHint("find out why: coppice secret test %s", g.Secret)
+			}
+		default:
+			source, done := w.source, make(chan struct{})
+			w.waiting[name] = done
+			w.mu.Unlock()
+			got, err := source.Get(ctx, name, host.String(), method, path)
+			w.mu.Lock()
+			delete(w.waiting, name)
+			close(done)
+			if err == nil && w.standsLocked(name, g) && source.Fresh(name, got) {
+				w.keepLocked(name, g, got)
+			}
+			got.Close()
+			w.mu.Unlock()
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, fault.New(fault.Unavailable, "the secret of grant %s changes all the time", name).WithHint("try again")
+}
+
+// noBroker is the error of a request that needs a value while there is no line.
+func noBroker() error {
+	return fault.New(fault.Unavailable, "the broker of secrets does not run").
+		WithHint("start it outside of the sandbox: coppice secret ls")
+}
+
+// keepLocked keeps a copy of a value.
+func (w *Wallet) keepLocked(name string, g grant.Issued, got line.Value) {
+	until := w.now().Add(keepFor)
+	if !got.Until.IsZero() && got.Until.Before(until) {
+		until = got.Until
+	}
+	if old := w.values[name]; old != nil {
+		old.gone = true
+	}
+	v := &value{grant: name, placeholder: g.Placeholder, bytes: slices.Clone(got.Bytes), until: until}
+	w.values[name] = v
+	w.held[v] = struct{}{}
+	w.sweepLocked(nil)
+	w.searchLocked()
+}
