@@ -51,6 +51,30 @@ func EvidenceOf(evs []wire.NetEvent, clean func(string) string) (out []Evidence)
 		seen[key] = len(out)
 		out = append(out, t)
 	}
+	return append(out, grantEvidence(evs, clean)...)
+}
+
+// grantEvidence returns a record for each grant that requests used, or that refused requests, and host.
+func grantEvidence(evs []wire.NetEvent, clean func(string) string) (out []Evidence) {
+	seen := map[format.Grant]bool{}
+	for _, ev := range evs {
+		b := format.Grant{Event: "used", Host: clean(ev.Name)}
+		switch ev.Kind {
+		case wire.NetHTTP:
+		case wire.NetDeny:
+			b.Event = "refused"
+		default:
+			continue
+		}
+		for _, name := range ev.Grants {
+			b.Grant = clean(name)
+			if !seen[b] {
+				seen[b] = true
+				one := b
+				out = append(out, Evidence{By: format.ByGate, Policy: ev.Policy, Body: &one})
+			}
+		}
+	}
 	return out
 }
 
@@ -69,7 +93,7 @@ func isEvidence(r *format.Record) bool {
 		return b.Of == string(format.KindNetwork) || b.Of == string(format.KindDenial)
 	case *format.Denial:
 		return strings.HasPrefix(b.Reason, DecoyPrefix) || r.Observer == format.ByKernel
-	case *format.Policy:
+	case *format.Policy, *format.Grant:
 		return r.Observer == format.ByGate
 	}
 	return false

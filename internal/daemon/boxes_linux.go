@@ -60,7 +60,7 @@ func (b boxes) Start(ctx context.Context, c engine.BoxConfig) (engine.Box, engin
 		Phases: phases(c.Phases), Journal: c.JournalDir, JournalKey: c.JournalKey, Image: c.Image, Init: c.Init, Asks: c.Asks,
 		Client: c.Tier != plan.TierWorkspace && (c.Image == "" || c.Client != ""), ImageClient: c.Client,
 		Confine: string(c.Confine), Places: plan.Places(c.Places),
-		Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops),
+		Tokens: tokens(c.Tokens), OnTouch: onTouch(c.Stops), Secrets: c.Secrets,
 	})
 	if err != nil {
 		if self != nil {

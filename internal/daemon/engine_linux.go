@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/grants"
 	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/httpapi"
 	"github.com/coppice-dev/coppice/internal/layer"
@@ -31,6 +32,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
 	"github.com/coppice-dev/coppice/internal/rootspec"
+	"github.com/coppice-dev/coppice/internal/secret/client"
 	"github.com/coppice-dev/coppice/internal/tournament"
 	"github.com/coppice-dev/coppice/internal/travel"
 	"github.com/coppice-dev/coppice/internal/undo"
@@ -66,6 +68,7 @@ type whole struct {
 	*history.Histories      // the engine's
 	*travel.Travel          // the engine's
 	*restore.Restorer       // the engine's
+	*grants.Grants          // the engine's
 	*diskuse.Meter
 	probe  func(context.Context, engine.HostQuestion) (wire.ProbeReport, error)
 	db     *meta.DB
@@ -155,6 +158,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		MemoryFacts: func() (map[string]string, error) { return box.MemoryFacts(c.Programs) }, BuildFacts: box.BuildFacts,
 		Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf,
 		Drivers: drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
+		Broker: client.Dial(c.Home), BrokerSocket: filepath.Join(c.Home, client.LineSocket),
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 		Homes: host.homes(c.UserHome), Repos: repos, UID: host.caller.UID, GID: host.caller.GID,
 	})
@@ -165,7 +169,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 	return &whole{
 		Engine: e, Reader: e.Records, Bus: e.Feed, Policies: e.Policies, Upkeep: e.Upkeep,
 		Control: e.Egress, Lifetimes: e.Lifetimes, Tournaments: e.Tournaments, Git: e.Git, Runner: e.Commands,
-		Histories: e.Histories, Travel: e.Travel, Restorer: e.Restorer,
+		Histories: e.Histories, Travel: e.Travel, Restorer: e.Restorer, Grants: e.Grants,
 		Meter: diskuse.New(diskuse.Config{Home: c.Home, DB: db, Unused: e.Upkeep.Unused}),
 		probe: host.probe, db: db, layers: layers, images: images, ledger: book,
 	}, nil

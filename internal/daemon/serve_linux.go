@@ -31,6 +31,7 @@ type backend interface {
 	httpapi.Feed
 	httpapi.FileOpener
 	httpapi.Network
+	httpapi.Secrets
 	httpapi.PortDialer
 	httpapi.Records
 	httpapi.SignedLog
@@ -71,6 +72,7 @@ func roles(b backend) httpapi.Roles {
 		Feed:         b,
 		FileOpener:   b,
 		Network:      b,
+		Secrets:      b,
 		PortDialer:   b,
 		Records:      b,
 		SignedLog:    b,

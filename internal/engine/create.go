@@ -29,9 +29,18 @@ import (
 func (e *Engine) Create(
 	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
 ) (wire.Sandbox, error) {
-	if req.From.Kind == wire.SourceSandbox {
-		return e.createFork(ctx, req)
-	}
+	return createGranted(ctx, e, req.Grants, func() (wire.Sandbox, error) {
+		if req.From.Kind == wire.SourceSandbox {
+			return createFork(ctx, e, req)
+		}
+		return e.create(ctx, req, progress)
+	})
+}
+
+// create is Create for a source other than a sandbox, without grants.
+func (e *Engine) create(
+	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
+) (wire.Sandbox, error) {
 	work, without, err := e.trees.Find(ctx, &req)
 	if err != nil {
 		return wire.Sandbox{}, err
@@ -192,6 +201,7 @@ func (e *Engine) plan(
 		return rec, nil, nil, fault.New(fault.Invalid, "invalid --keep-recent or --keep-for: must be from 0 to 100 years").
 			WithHint("see: coppice create --help")
 	}
+	rec.GrantsLater = req.GrantsLater
 	rec.KeepRecent, rec.KeepForMS = req.KeepRecent, req.KeepForMS
 	life := wire.LifeRequest{TTLMS: &req.TTLMS, IdleStopMS: &req.IdleStopMS, Labels: req.Labels}
 	if err := lifetime.Configure(&rec.Config, life, e.Now()); err != nil {
@@ -379,7 +389,7 @@ func sayable(id timeline.SandboxID, digits int) string {
 }
 
 // createFork implements create --from SANDBOX[@REF]: a fork under the name of the request.
-func (e *Engine) createFork(ctx context.Context, req wire.CreateRequest) (wire.Sandbox, error) {
+func createFork(ctx context.Context, e *Engine, req wire.CreateRequest) (wire.Sandbox, error) {
 	for flag, v := range map[string]string{"--driver": req.Driver, "--user": req.User, "--net": req.Net,
 		"--limit": req.Limits, "--self": req.Self} {
 		if v != "" && v != "auto" {

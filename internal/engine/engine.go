@@ -33,6 +33,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/gitrefs"
 	"github.com/coppice-dev/coppice/internal/gitwork"
+	"github.com/coppice-dev/coppice/internal/grants"
 	"github.com/coppice-dev/coppice/internal/history"
 	"github.com/coppice-dev/coppice/internal/images"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -43,6 +44,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/masks"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/repo"
@@ -109,6 +111,8 @@ type BoxConfig struct {
 	// Phases are, in tier supervised, the policies of the network, in the order of time.
 	Phases []Phase
 	Asks   bool // connections that no rule covers wait for a decision
+	// Secrets are the grants.
+	Secrets plan.Secrets
 }
 
 // Phase is a policy that is in force until a time.
@@ -204,6 +208,8 @@ type Box interface {
 	// SetPolicy puts policies in force, each until its end, and cuts connections that are no longer
 	// allowed. It returns Unsupported except in tier supervised.
 	SetPolicy(ctx context.Context, phases []Phase) error
+	// SetSecrets replaces the grants; see grants.Box.
+	SetSecrets(ctx context.Context, s plan.Secrets) error
 	// Net returns the open connections and the traffic, in tier supervised.
 	Net(ctx context.Context) (wire.NetNow, error)
 	// Programs returns the starts and exits of programs after the event with number after, as soon as there are any.
@@ -292,12 +298,15 @@ type Config struct {
 	// Understands reports whether an image with another protocol, which is one of its MemoryFacts, can be resumed
 	// nevertheless.
 	Understands func(protocol string) bool
-	Repos       Repos          // opens the git repositories of the host
-	UID         uint32         // user id, on the host, of the user that the engine runs for
-	GID         uint32         // group id of that user
-	Ledger      *ledger.Ledger // where operations are recorded
-	Witness     *ledger.Witness
-	Logger      *slog.Logger
+	// Broker is the process that has the values of secrets, and BrokerSocket its socket for gates.
+	Broker       grants.Broker
+	BrokerSocket string
+	Repos        Repos          // opens the git repositories of the host
+	UID          uint32         // user id, on the host, of the user that the engine runs for
+	GID          uint32         // group id of that user
+	Ledger       *ledger.Ledger // where operations are recorded
+	Witness      *ledger.Witness
+	Logger       *slog.Logger
 	// Caller returns the client that makes a request, for the audit log; nil: no client is named.
 	Caller func(context.Context) string
 	Now    func() time.Time // nil: time.Now
@@ -356,6 +365,8 @@ type Engine struct {
 	Histories *history.Histories
 	// Travel sends and receives proposals.
 	Travel *travel.Travel
+	// Grants lets requests of sandboxes carry secrets.
+	Grants *grants.Grants
 
 	mu     sync.Mutex
 	boxes  map[timeline.SandboxID]*entry // the sandboxes used since Open
@@ -451,6 +462,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.Lifetimes = lifetime.New(lifetimeConfig(e))
 	e.Tournaments = tournament.New(tournamentConfig(e))
 	e.Egress = newEgress(e)
+	e.Grants = newGrants(e)
 	e.Commands = command.New(commandConfig(e))
 	e.refs = gitrefs.New(gitrefs.Config{
 		Store: c.DB, Now: e.Now, Rand: c.Rand, Log: c.Logger,
@@ -481,6 +493,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	e.bg.Go(func() error { e.Upkeep.Work(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.Lifetimes.ExpireAll(e.bgCtx); return nil })
 	e.bg.Go(func() error { e.Lifetimes.StopAllIdle(e.bgCtx); return nil })
+	e.bg.Go(func() error { e.Grants.Watch(e.bgCtx); return nil })
 	e.bg.Go(func() error {
 		if err := e.refs.Sweep(e.bgCtx); err != nil && e.bgCtx.Err() == nil {
 			e.Logger.Warn("could not remove unused references in repositories; gc will remove them", "err", err)

@@ -36,6 +36,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/lifetime"
 	"github.com/coppice-dev/coppice/internal/memory"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/restore"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -116,8 +117,9 @@ type fakeBox struct {
 	dials     int           // guarded by mu
 	deaf      int           // guarded by mu; how many dials are refused
 
-	set    [][]Phase    // guarded by mu; the arguments of SetPolicy
-	setErr func() error // guarded by mu; returns the error of SetPolicy
+	set     [][]Phase      // guarded by mu; the arguments of SetPolicy
+	secrets []plan.Secrets // guarded by mu; the arguments of SetSecrets
+	setErr  func() error   // guarded by mu; returns the error of SetPolicy
 
 	asking []wire.NetQuestion // guarded by mu; pending requests
 }
@@ -349,6 +351,12 @@ func (b *fakeBox) SignalProcess(_ context.Context, pid int, sig wire.ProcessSign
 	if pid != 2 || sig.Name != "TERM" {
 		return fault.New(fault.NotFound, "no process %d for %q", pid, sig.Name)
 	}
+	return nil
+}
+func (b *fakeBox) SetSecrets(_ context.Context, s plan.Secrets) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.secrets = append(b.secrets, s)
 	return nil
 }
 func (b *fakeBox) SetPolicy(_ context.Context, phases []Phase) error {

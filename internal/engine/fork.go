@@ -4,12 +4,14 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/events"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/grants"
 	"github.com/coppice-dev/coppice/internal/label"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -124,12 +126,13 @@ func (e *Engine) fork(
 	}
 	res.Sandboxes = make([]wire.Sandbox, n)
 	e.Feed.Emit(events.Forked(&parent, at, recs)...)
+	lacks := e.Grants.ForkGrants(ctx, &parent, recs, req.Grants)
 	if memory != nil {
 		e.Restorer.ReleaseForks(ctx, recs)
 	}
 	for i := range recs {
 		res.Sandboxes[i] = e.wire(ctx, &recs[i])
-		res.Sandboxes[i].Warnings = warnings
+		res.Sandboxes[i].Warnings = slices.Concat(warnings, lacks[i])
 	}
 	return res, at, nil
 }
@@ -174,6 +177,9 @@ func checkFork(ctx context.Context, e *Engine, name string, req wire.ForkRequest
 	if req.Memory && req.SameIdentity {
 		return fault.New(fault.Invalid, "a fork with memory is always re-keyed: cannot combine --memory and "+
 			"--same-identity").WithHint("omit one of them: coppice fork %s --same-identity", name)
+	}
+	if err := grants.CheckFork(req.Grants); err != nil {
+		return err
 	}
 	return label.Check(req.Labels)
 }

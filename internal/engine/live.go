@@ -186,6 +186,10 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
+	secrets, err := e.Grants.Starting(ctx, rec)
+	if err != nil {
+		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
+	}
 	dirs, shared := worktree.Directories(rec, spec)
 	began, asks := e.Now(), egress.Asks(confined.phases)
 	var b Box
@@ -195,7 +199,7 @@ func (e *Engine) startBox(
 		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
 		HiddenAt: mask.Hidden, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops,
 		Phases: confined.phases, Confine: confined.how, Places: confined.places, JournalDir: confined.journal,
-		JournalKey: e.journalAt(s.ID).Key, Asks: asks, Runtime: confined.runtime,
+		JournalKey: e.journalAt(s.ID).Key, Asks: asks, Runtime: confined.runtime, Secrets: secrets,
 	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
@@ -206,9 +210,11 @@ func (e *Engine) startBox(
 	}
 	done()
 	if err != nil {
+		e.Grants.Withdraw(ctx, s.ID)
 		return nil, enforced, fault.Wrap(e.disk.blame(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
 	if err := e.keepProtections(ctx, rec, enforced); err != nil {
+		e.Grants.Withdraw(ctx, s.ID)
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 	}
 	e.ended(ctx, s, "its monitor exited")
@@ -387,6 +393,7 @@ func (e *Engine) ended(ctx context.Context, s *held, why string) {
 		return
 	}
 	s.announced = nil
+	e.Grants.Withdraw(ctx, s.ID)
 	if rec, err := e.DB.Sandbox(ctx, string(s.ID)); err == nil {
 		by := format.ByDaemon
 		if why != "" {

@@ -22,6 +22,7 @@ type engine interface {
 	httpapi.Feed
 	httpapi.FileOpener
 	httpapi.Network
+	httpapi.Secrets
 	httpapi.PortDialer
 	httpapi.Records
 	httpapi.SignedLog
@@ -42,6 +43,7 @@ func roles(e engine) httpapi.Roles {
 		Feed:         e,
 		FileOpener:   e,
 		Network:      e,
+		Secrets:      e,
 		PortDialer:   e,
 		Records:      e,
 		SignedLog:    e,

@@ -61,6 +61,9 @@
 //	GET    /v1/sandboxes/{name}/git/diff      ?path= &stat=true: GitDiff
 //	GET    /v1/sandboxes/{name}/git/patch     ?path=: text/x-diff
 //	POST   /v1/sandboxes/{name}/git/apply     GitApplyRequest, GitApplied +; admin
+//	GET    /v1/sandboxes/{name}/grants        GrantsResult
+//	PUT    /v1/sandboxes/{name}/grants/{grant}    GrantSpec, Grant; admin
+//	DELETE /v1/sandboxes/{name}/grants/{grant}    nothing (204); admin
 //	POST   /v1/sandboxes/{name}/socket        SocketResult
 //	DELETE /v1/sandboxes/{name}/socket        nothing (204)
 //

@@ -174,6 +174,7 @@ func limitsOfHistory() map[string]limit {
 		"ForkRequest.at":        {example: "HEAD"},
 		"ForkRequest.policy":    {maxItems: 64},
 		"ForkRequest.labels":    {example: object{"team": "web"}},
+		"ForkRequest.grants":    one("", "none", "reissue"),
 		"ForkRequest.tier":      one("", "process", "supervised", "container", "gvisor"),
 		"Keep.last":             atLeast(0),
 		"Keep.within_ms":        within(0, bound.Life.Milliseconds()),

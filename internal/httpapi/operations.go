@@ -236,6 +236,16 @@ func aboutNet() map[string]about {
 				"some sandboxes can add deny rules but not allow rules.",
 			example: object{"allow": []any{"example.com:443"}, "for_ms": 600000},
 		},
+		"grants": says("By name, including those that are no longer live. Secrets are not part of the answer, only " +
+			"the placeholders that stand for them in the sandbox. Does not start the sandbox."),
+		"giveGrant": {
+			text: "Replaces the sandbox's grant of that name. The broker must have the secret: coppice secret set. The " +
+				"hosts must be allowed by the network rules as well. A running sandbox that was started without grants " +
+				"and without grants_later must be stopped first.",
+			example: object{"secret": "github-pat", "preset": "github", "for": "8h"},
+		},
+		"revokeGrant": says("When the answer comes, no request carries the secret, and connections that used it are closed. " +
+			"A grant that is no longer live stays as it is."),
 		"netAsking": says("Only for a running sandbox whose policy asks; otherwise the list is empty. A request " +
 			"that is not answered in time is denied."),
 		"netApprove": {

@@ -23,6 +23,7 @@ type Roles struct {
 	Feed         Feed
 	FileOpener   FileOpener
 	Network      Network
+	Secrets      Secrets
 	PortDialer   PortDialer
 	Records      Records
 	SignedLog    SignedLog
@@ -154,6 +155,16 @@ type FileOpener interface {
 	OpenFiles(ctx context.Context, name string) (Files, error)
 	// OpenPast opens the files of a snapshot. It does not start the sandbox.
 	OpenPast(ctx context.Context, name, ref string) (PastFiles, error)
+}
+
+// Secrets lets requests of sandboxes carry secrets. No method starts a sandbox, or returns a secret.
+type Secrets interface {
+	// ListGrants returns the grants of a sandbox, by name.
+	ListGrants(ctx context.Context, name string) (wire.GrantsResult, error)
+	// GiveGrant gives a grant, or replaces the sandbox's grant of that name. It is in force on return.
+	GiveGrant(ctx context.Context, name, grant string, spec wire.GrantSpec) (wire.Grant, error)
+	// RevokeGrant revokes a grant. On return, no request carries its secret.
+	RevokeGrant(ctx context.Context, name, grant string) error
 }
 
 // Network is the network of a sandbox, and its policy. No method starts a sandbox.

@@ -107,7 +107,7 @@ func New(opt Options) *Server {
 func (s *Server) add(api huma.API) {
 	for _, add := range []func(huma.API){
 		s.addDaemon, s.addTokens, s.addDocs, s.addSandboxes, s.addHistory, s.addExec, s.addSessions, s.addProcesses,
-		s.addPorts, s.addNet, s.addGit, s.addProposals, s.addTravel, s.addLedger, s.addFiles, s.addEvents,
+		s.addPorts, s.addNet, s.addGrants, s.addGit, s.addProposals, s.addTravel, s.addLedger, s.addFiles, s.addEvents,
 	} {
 		add(api)
 	}

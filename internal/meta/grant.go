@@ -36,7 +36,8 @@ type GrantBody struct {
 	Epoch       uint32          `json:"epoch,omitempty"`
 	Given       time.Time       `json:"given"`
 	LastUsed    time.Time       `json:"last_used,omitzero"`
-	Why         string          `json:"why,omitempty"` // reason of the State
+	Why         string          `json:"why,omitempty"`     // reason of the State
+	Counted     json.RawMessage `json:"counted,omitempty"` // up to where the journal was read for Used
 }
 
 const grantCols = "sandbox,name,secret,state,until,used,body"

@@ -58,6 +58,8 @@ type Config struct {
 	// digest of the origins of the parts of Policy, shown to users; "": unknown
 	Origins string      `json:"origins,omitempty"`
 	Timed   []TimedRule `json:"timed,omitempty"` // rules with an expiry, besides Policy
+	// the inside trusts the gate's authority even without grants
+	GrantsLater bool `json:"grants_later,omitempty"`
 	// digest of the audit record of the newest change of Policy or Timed, stored with the change, or Unchanged; "": a
 	// record from before this was stored
 	PolicyRecord string   `json:"policy_record,omitempty"`

@@ -240,7 +240,7 @@ type Fork struct {
 
 // Grant records that a secret was granted, used, or revoked.
 type Grant struct {
-	Event string `json:"event" jsonschema:"given, used, refused, revoked or expired"`
+	Event string `json:"event" jsonschema:"given, used, refused, revoked, expired or reissued for a fork"`
 	Grant string `json:"grant" jsonschema:"Name of the grant; never the secret"`
 	Host  string `json:"host,omitempty" jsonschema:"Host that it was used for"`
 	Until string `json:"until,omitempty" jsonschema:"Time when it expires"`

@@ -1,0 +1,86 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/grants"
+	"github.com/coppice-dev/coppice/internal/journal"
+	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/timeline"
+)
+
+// newGrants makes the grants of an engine that has its Book.
+func newGrants(e *Engine) *grants.Grants {
+	return grants.New(grants.Config{
+		Sandboxes: grantsCore{e}, Store: e.DB, Broker: e.Broker, Recorder: e.Book, Socket: e.BrokerSocket,
+		Key: e.DB.Derive("placeholders"), Rand: e.Rand, Now: e.Now, Log: e.Logger,
+	})
+}
+
+// grantsCore adapts the engine to grants.Sandboxes.
+type grantsCore struct{ e *Engine }
+
+// Acquire implements grants.Sandboxes.
+func (c grantsCore) Acquire(ctx context.Context, name, what string) (grants.Held, meta.Sandbox, error) {
+	h, rec, err := c.e.acquire(ctx, name, what)
+	if err != nil {
+		return nil, rec, err
+	}
+	return grantsHeld{c.e, h}, rec, nil
+}
+
+// Journal implements grants.Sandboxes.
+func (c grantsCore) Journal(id timeline.SandboxID) journal.Place { return c.e.journalAt(id) }
+
+// grantsHeld is a sandbox whose lock package grants holds. It implements grants.Held.
+type grantsHeld struct {
+	e *Engine
+	h *held
+}
+
+// Box implements grants.Held.
+func (s grantsHeld) Box() grants.Box {
+	if b := s.e.liveBox(s.h); b != nil {
+		return b
+	}
+	return nil
+}
+
+// Unlock implements grants.Held.
+func (s grantsHeld) Unlock() { s.h.unlock(s.e) }
+
+// checkGrants refuses grants of a new sandbox that cannot be given.
+func checkGrants(e *Engine, specs map[string]wire.GrantSpec) error {
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		if err := grants.Check(name, specs[name], e.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createGranted is Engine.Create for a request with grants: make creates the sandbox. If a grant cannot be given, the
+// sandbox is removed.
+func createGranted(
+	ctx context.Context, e *Engine, specs map[string]wire.GrantSpec, make func() (wire.Sandbox, error),
+) (wire.Sandbox, error) {
+	if err := checkGrants(e, specs); err != nil {
+		return wire.Sandbox{}, err
+	}
+	w, err := make()
+	if err != nil {
+		return w, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		if _, err := e.Grants.GiveGrant(ctx, w.ID, name, specs[name]); err != nil {
+			return wire.Sandbox{}, errors.Join(err, e.removeOne(context.WithoutCancel(ctx), w.ID, true))
+		}
+	}
+	return w, nil
+}

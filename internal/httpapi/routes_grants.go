@@ -1,0 +1,37 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/auth"
+)
+
+// granting names a grant of a sandbox.
+type granting struct {
+	Named
+	Grant string `path:"grant" doc:"name of the grant"`
+}
+
+// addGrants adds the operations on grants.
+func (s *Server) addGrants(api huma.API) {
+	const at = box + "/grants"
+	plain(s, api, operation("GET", at, "grants", "List the grants of a sandbox", tagNet, auth.Read),
+		func(ctx context.Context, in *Named) (wire.GrantsResult, error) {
+			return s.opt.Secrets.ListGrants(ctx, in.Name)
+		})
+	plain(s, api,
+		operation("PUT", at+"/{grant}", "giveGrant", "Let requests of a sandbox carry a secret", tagNet, auth.Admin),
+		func(ctx context.Context, in *struct {
+			granting
+			Body wire.GrantSpec
+		}) (wire.Grant, error) {
+			return s.opt.Secrets.GiveGrant(ctx, in.Name, in.Grant, in.Body)
+		})
+	silent(s, api, operation("DELETE", at+"/{grant}", "revokeGrant", "Revoke a grant", tagNet, auth.Admin),
+		func(ctx context.Context, in *granting) error {
+			return s.opt.Secrets.RevokeGrant(ctx, in.Name, in.Grant)
+		})
+}
