@@ -40,8 +40,9 @@ source has one, not behind a link; --same-identity keeps that of the source.
 
 In a git repository, a sandbox from host works on a new branch coppice/NAME; see
 docs/git.md. The policy is merged from files and flags; see docs/policy.md. For
-limits and retention see docs/LIMITS.md. For --grant see "coppice help grant". Mounts such as /tmp have no history;
-nor have the paths of --ignore, which rewinds leave as they are.`,
+limits and retention see docs/LIMITS.md; for --grant see "coppice help grant".
+Mounts such as /tmp have no history; nor have the paths of --ignore, which
+rewinds leave as they are.`,
 		Example: `  coppice create box
   coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com

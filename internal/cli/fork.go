@@ -23,9 +23,9 @@ func (a *app) fork() *cobra.Command {
 They share its layers; nothing is copied. The default snapshot is the current
 state, which is captured first. Forks have the sandbox's policy, without
 temporary rules, plus what the policy flags add, and its labels, plus those of
---label; and those of its grants that were given with --fork reissue, or all with
---grants reissue. --tier may select a weaker or stronger tier, but neither workspace nor,
-for a sandbox of tier workspace, any other.
+--label. Of its grants, they have those that were given with --fork reissue, or
+all with --grants reissue. --tier may select a weaker or stronger tier, but
+neither workspace nor, for a sandbox of tier workspace, any other.
 
 Each fork has its own machine ID, which is not part of its history. Before its
 first command it gets new SSH host keys, and the programs in its

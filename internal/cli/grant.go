@@ -18,16 +18,17 @@ func (a *app) grant() *cobra.Command {
 	var given granting
 	cmd := &cobra.Command{
 		Use: "grant NAME GRANT[=SECRET] [flags]", Short: "Let a sandbox use a secret", GroupID: groupAccess,
-		Long: `Let requests of a sandbox carry a secret ("coppice secret") that the sandbox does
-not have, and print the placeholder that it has instead: a text of the same
+		Long: `Let requests of a sandbox carry a secret (see "coppice secret") that the sandbox
+does not have, and print the placeholder that it has instead: a text of the same
 length and form, which authorizes nothing. The gate replaces it by the secret in
 HTTPS requests to the hosts of the grant, at its sites alone, and removes the
-secret from responses. Commands that start afterwards have the placeholder in the
-variables of the grant. A grant of that name is replaced.
+secret from responses. Commands that start afterwards have the placeholder in
+the variables of the grant. A grant of that name is replaced.
 
 The name of the secret is that of the grant unless given. A preset names hosts,
 sites and variables of a service, and refuses requests that would create another
-credential: ` + presetList() + `.
+credential. The presets are:
+` + presetList() + `.
 
 Without a preset, name a host and a site: where the secret is in requests, as
 --bearer. --method and --path restrict requests further.
@@ -37,7 +38,7 @@ supervised, container or gvisor. If it runs, it must have been started with a
 grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 		Example: `  coppice grant box github --for 8h --path '/repos/acme/*'
   coppice grant box anthropic=work-key --uses 1000
-  coppice grant box internal --host api.example.com --header X-Api-Key --env API_KEY`,
+  coppice grant box corp --host api.example.com --header X-Api-Key --env KEY`,
 		Args: between(2, 2, "the name of a sandbox, and a grant"), ValidArgsFunction: a.nameThenGrantable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if given.named(args[1]); cmd.Flags().Changed("for") && given.lasts <= 0 {
@@ -77,7 +78,7 @@ grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 
 // presetList returns the presets of grants as text of a help page.
 func presetList() string {
-	return strings.Join(tty.Wrap(strings.Join(grant.PresetNames(), ", "), 79), "\n")
+	return strings.Join(tty.Wrap(strings.Join(grant.PresetNames(), ", "), 78), "\n")
 }
 
 // grantNote describes a new grant.

@@ -20,8 +20,8 @@ func (a *app) grants() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "grants NAME [flags]", Short: "List the grants of a sandbox", GroupID: groupAccess,
 		Long: `List the grants of a sandbox, also those that are revoked, have expired, or have
-no uses left: the secret, hosts and sites, what is left of the time and the uses,
-and the placeholder.
+no uses left: the secret, hosts and sites, what is left of the time and the
+uses, and the placeholder.
 
 --uses lists the requests that carried a secret, and those that a grant refused,
 from the network log, which keeps the newest 4 to 8 MiB ("coppice net log").`,

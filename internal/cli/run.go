@@ -36,9 +36,9 @@ restarts it on exit.
 --agent starts a known agent with Coppice's MCP server, so that it can use the
 history of its sandbox; CMD has the agent's arguments. A new sandbox then has
 --self rewind, and unless --net or --policy is given, the preset of the agent's
-model. If this shell has the key of the model, as in ANTHROPIC_API_KEY, or a
-secret is named as its preset (anthropic, openai, google), the sandbox is granted
-it: the agent has a placeholder instead of the key. See docs/secrets.md.
+model. If this shell has the key of the model, as in ANTHROPIC_API_KEY, or if a
+secret has the name anthropic, openai or google, the sandbox is granted it: the
+agent has a placeholder instead of the key. See docs/secrets.md.
 
 --in runs it in an existing sandbox. With --create it creates that sandbox if it
 does not exist, as the entry point of a container does. See "coppice create" for

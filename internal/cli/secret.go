@@ -18,12 +18,13 @@ import (
 func (a *app) secret() *cobra.Command {
 	return group(&cobra.Command{
 		Use: "secret", Short: "Manage secrets that sandboxes use but never hold", GroupID: groupAccess,
-		Long: `Store, list, remove and test secrets, such as API keys. A grant ("coppice grant")
-lets requests of a sandbox carry a secret; the sandbox only has a placeholder.
+		Long: `Store, list, remove and test secrets, such as API keys. A grant (see "coppice
+grant") lets requests of a sandbox carry a secret; the sandbox only has a
+placeholder.
 
 Values are held by the broker, a separate process that these commands start, and
-for at most a minute at a time by the gates of sandboxes with a grant. No command
-prints a value. See docs/secrets.md.`,
+for at most a minute at a time by the gates of sandboxes with a grant. No
+command prints a value. See docs/secrets.md.`,
 		Example: `  coppice secret set anthropic --from env:ANTHROPIC_API_KEY
   coppice secret set github --from gh
   coppice secret ls`,
@@ -47,10 +48,10 @@ needs the value, in the environment of your latest "coppice secret" command:
   command:PROGRAM ARG... the output of a program
   gh[:HOST], op://VAULT/ITEM/FIELD, pass:NAME, gcloud[:ACCOUNT], aws[:PROFILE]
                          the output of that program
-  vault:MOUNT/PATH#FIELD HashiCorp Vault or OpenBao, with VAULT_ADDR, VAULT_TOKEN
+  vault:MOUNT/PATH#FIELD HashiCorp Vault or OpenBao at VAULT_ADDR, by VAULT_TOKEN
 
-The kind decides the form of placeholders. It is recognized by the value's form
-unless --kind names it.`,
+The kind, as in github, decides the form of placeholders. It is recognized by
+the value; with --kind, a value of another kind is refused.`,
 		Example: `  coppice secret set github < token
   coppice secret set anthropic --from env:ANTHROPIC_API_KEY
   coppice secret set npm --from "command:pass show npm"
@@ -86,7 +87,7 @@ unless --kind names it.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&from, "from", "", "where the value is kept, `SOURCE` (default: age)")
-	f.StringVar(&kind, "kind", "", "kind of the secret, `KIND` as in github or opaque (default: by its form)")
+	f.StringVar(&kind, "kind", "", "refuse values that are not of `KIND`, as in github")
 	must(cmd.RegisterFlagCompletionFunc("from", fixed("age", "env:", "file:", "command:", "vault:", "gh", "op://", "pass:",
 		"gcloud", "aws")))
 	must(cmd.RegisterFlagCompletionFunc("kind", fixed(kindNames()...)))

@@ -38,7 +38,7 @@ test".`,
 // secretTable writes a row for each secret.
 func (a *app) secretTable(w io.Writer, list []storedSecret) error {
 	var t tty.Table
-	if !a.quiet {
+	if !a.quiet && len(list) > 0 {
 		t.Row("NAME", "KIND", "FROM", "LENGTH", "FINGERPRINT", "SET", "GRANTS")
 	}
 	for _, s := range list {
@@ -86,9 +86,10 @@ func (a *app) secretRm() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use: "rm NAME... [flags]", Aliases: []string{"remove"}, Short: "Remove secrets",
-		Long: `Remove secrets, and print their names. A secret that a grant of a running sandbox
-uses is kept, unless --force is given; then the sandboxes' requests with it are
-refused immediately. A value in another program's store is not removed there.`,
+		Long: `Remove secrets, and print their names. A secret that a grant of a running
+sandbox uses is kept, unless --force is given; then the sandboxes' requests with
+it are refused immediately. A value in another program's store is not removed
+there.`,
 		Example: "  coppice secret rm github",
 		Args:    between(1, -1, "the name of a secret"), ValidArgsFunction: a.secretNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -130,9 +131,9 @@ func (a *app) eachSecret(names []string, key string, fn func(name string) error)
 func (a *app) secretTest() *cobra.Command {
 	return &cobra.Command{
 		Use: "test NAME", Short: "Check that the broker can read a secret",
-		Long: `Read a secret from its source, as the broker does for a gate, and print its name.
-Its kind, length and fingerprint are printed to stderr, but never its value. If
-its source is locked or out of reach, the error says how to unlock it.`,
+		Long: `Read a secret from its source, as the broker does for a gate, and print its
+name. Its kind, length and fingerprint are printed to stderr, but never its
+value. If its source is locked or out of reach, the error says how to unlock it.`,
 		Example: "  coppice secret test github",
 		Args:    between(1, 1, "the name of a secret"), ValidArgsFunction: a.secretNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
