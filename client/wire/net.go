@@ -93,22 +93,23 @@ type NetEvent struct {
 	Decoy  string `json:"decoy,omitempty"`
 	Method string `json:"method,omitempty"` // of an inspected HTTP request
 	// of an inspected HTTP request, as sent, without the query; with "refused": the file
-	Path    string `json:"path,omitempty"`
-	Status  int    `json:"status,omitempty"`  // status of the response: the server's, or with "deny" the gate's
-	In      int64  `json:"in,omitempty"`      // with "end" and "answer": bytes received by the sandbox
-	Out     int64  `json:"out,omitempty"`     // with "end" and "answer": bytes sent by the sandbox
-	Count   int    `json:"count,omitempty"`   // number of occurrences, if more than one
-	Policy  string `json:"policy,omitempty"`  // digest of the policy that was in force
-	Syscall string `json:"syscall,omitempty"` // with "refused": the system call, if known
-	Program string `json:"program,omitempty"` // with "refused": the calling program
-	Op      string `json:"op,omitempty"`      // with "refused": what the caller wanted to do with the file
-	PID     int    `json:"pid,omitempty"`     // with "refused": process ID inside of the first caller
-	Exec    string `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
+	Path   string `json:"path,omitempty"`
+	Status int    `json:"status,omitempty"` // status of the response: the server's, or with "deny" the gate's
+	In     int64  `json:"in,omitempty"`     // with "end" and "answer": bytes received by the sandbox
+	Out    int64  `json:"out,omitempty"`    // with "end" and "answer": bytes sent by the sandbox
+	// with "request": names of the grants whose secrets it carried; with "deny": of the grant that refused it
+	Grants  []string `json:"grants,omitempty"`
+	Count   int      `json:"count,omitempty"`   // number of occurrences, if more than one
+	Policy  string   `json:"policy,omitempty"`  // digest of the policy that was in force
+	Syscall string   `json:"syscall,omitempty"` // with "refused": the system call, if known
+	Program string   `json:"program,omitempty"` // with "refused": the calling program
+	Op      string   `json:"op,omitempty"`      // with "refused": what the caller wanted to do with the file
+	PID     int      `json:"pid,omitempty"`     // with "refused": process ID inside of the first caller
+	Exec    string   `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
 	// with a pending "ask": when it is denied if unanswered
-	Until  time.Time `json:"until,omitzero"`
-	Grants []string  `json:"grants,omitempty"` // with "request": the grants whose secrets it carries
-	First  time.Time `json:"first,omitzero"`   // with "refused" and Op: the time of the first of Count occurrences
-	Last   time.Time `json:"last,omitzero"`    // the same of the last of them
+	Until time.Time `json:"until,omitzero"`
+	First time.Time `json:"first,omitzero"` // with "refused" and Op: the time of the first of Count occurrences
+	Last  time.Time `json:"last,omitzero"`  // the same of the last of them
 }
 
 // Place returns the destination of ev as a rule in short form; "" if it is not known.

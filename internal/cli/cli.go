@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -247,7 +248,14 @@ func (a *app) client() (*client.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.cl = client.New(client.Options{Dial: s.Connect})
+		start := func(context.Context) {}
+		if s.Socket == "" {
+			start = a.withBroker(s.Home)
+		}
+		a.cl = client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) {
+			start(ctx)
+			return s.Connect(ctx)
+		}})
 	}
 	return a.cl, nil
 }
