@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -180,23 +179,7 @@ func (s *server) inetCall(c caller) (func(), bool) {
 		return nil, false
 	}
 	do, ok := inetCalls[uint32(c.nr)]
-	return func() {
-		w := &waiting{c: c, blocking: true, pause: firstCheck}
-		for {
-			s.inet.brief <- struct{}{}
-			v := do(s, c)
-			<-s.inet.brief
-			if !v.later {
-				s.reply(c, v)
-				return
-			}
-			time.Sleep(time.Until(w.next()))
-			if errno := w.over(); errno != 0 {
-				s.reply(c, verdict{errno: errno})
-				return
-			}
-		}
-	}, ok
+	return func() { s.reply(c, s.serve(c, do)) }, ok
 }
 
 // reply answers a call that was received earlier.
