@@ -294,9 +294,8 @@ func (g Grant) limits(u Use, c Count, now time.Time) *Refusal {
 	switch {
 	case strings.EqualFold(u.HTTP.Method, "CONNECT"), strings.EqualFold(u.HTTP.Method, "TRACE"):
 		return &Refusal{Reason: "method " + u.HTTP.Method + " cannot carry a secret", Hint: "use another method"}
-	case u.override() != "":
-		return &Refusal{Reason: "the request names another method or path in " + u.override(),
-			Hint: "send the request itself with that method and path"}
+	case u.overrides():
+		return &Refusal{Reason: "the query names another method in _method", Hint: "send the request with that method"}
 	case !g.Allow.Allow(&u.HTTP):
 		return &Refusal{Reason: "grant " + g.Name + " does not allow " + u.request()}
 	case !g.Until.IsZero() && !now.Before(g.Until):

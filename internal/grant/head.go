@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -212,21 +213,10 @@ func (s Site) holds(f field) bool {
 	return ok && f.in == InHeader && f.name == name
 }
 
-// override returns the header or the key of the query by which u names another method or path, which some frameworks
-// obey; "" if there is none.
-func (u Use) override() string {
-	for name := range u.Header {
-		switch textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-")) {
-		case "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url":
-			return "header " + shown(name)
-		}
-	}
-	for _, f := range query(u.HTTP.Query) {
-		if f.name == "_method" {
-			return f.String()
-		}
-	}
-	return ""
+// overrides reports whether u names another method in its query, which some frameworks obey. The gate refuses headers
+// that do.
+func (u Use) overrides() bool {
+	return slices.ContainsFunc(query(u.HTTP.Query), func(f field) bool { return f.name == "_method" })
 }
 
 // bare returns the request of u without the format that some frameworks read from the end of a path, such as .json. A
