@@ -39,8 +39,8 @@ type Inet struct {
 const InetPorts = "ports"
 
 // Bounds on the calls that are served at a time. With the sockets that are kept, which have at most three eighths, and
-// the calls of connect(2), which have at most three descriptors each besides those, they use no more than three
-// quarters of the descriptors of this process, if it has leastDescriptors.
+// the calls in server.connecting, which have at most four descriptors each besides those, they use no more than seven
+// eighths of the descriptors of this process, if it has leastDescriptors.
 const (
 	maxBrief   = 64  // calls that do not wait; each has at most three descriptors
 	maxWaiting = 128 // calls that wait for a peer, or for room; each has at most three
