@@ -48,12 +48,9 @@ func (s Set) Decide(u Use, spent Spent, now time.Time) Ruling {
 	var all []claim
 	for _, g := range s.grants {
 		claims, no := s.claims(g, u, fields)
-		if no == nil && (len(claims) > 0 || g.Mode == ModeRequire && g.covers(u) && g.head()) {
-			no = g.limits(u, spent[g.Name], now)
-			switch {
-			case no != nil:
-			case len(claims) == 0:
-				no = &Refusal{Reason: "the request requires the placeholder of grant " + g.Name}
+		if no == nil && (len(claims) > 0 || g.requires(u)) {
+			if no = g.limits(u, spent[g.Name], now); no == nil && g.Mode == ModeRequire {
+				no = g.incomplete(fields, claims)
 			}
 		}
 		if no != nil {
@@ -170,6 +167,30 @@ func (s Set) elsewhere(g Issued, u Use) *Refusal {
 		Hint: "coppice grant " + s.sandbox + " " + g.Name + " --host " + u.Host.String()}
 }
 
+// requires reports whether a request must have the placeholder of g. The Query of g.Allow does not count, and neither
+// does the spelling of the path: otherwise a sandbox could send another credential by another spelling.
+func (g Issued) requires(u Use) bool {
+	return g.Mode == ModeRequire && !g.Revoked && g.head() && g.reaches(u) && g.Allow.Forbid(&u.HTTP)
+}
+
+// incomplete returns why a request does not meet ModeRequire with the claims of g; nil if it does: it has no
+// placeholder, or another credential besides.
+func (g Grant) incomplete(fields []field, claims []claim) *Refusal {
+	if len(claims) == 0 {
+		return &Refusal{Reason: "the request requires the placeholder of grant " + g.Name}
+	}
+	for _, s := range g.Sites {
+		if slices.ContainsFunc(claims, func(c claim) bool { return c.Site.room() == s.room() }) {
+			continue
+		}
+		if i := slices.IndexFunc(fields, s.holds); i >= 0 {
+			return &Refusal{Reason: "the request has another credential than that of grant " + g.Name + ": " +
+				fields[i].String(), Hint: "send the placeholder only"}
+		}
+	}
+	return nil
+}
+
 // describe says where f is, and what is odd about it.
 func (f field) describe() string {
 	if f.odd != "" {
@@ -261,7 +282,7 @@ func (g Issued) covers(u Use) bool { return !g.Revoked && g.reaches(u) && g.Allo
 func (g Grant) limits(u Use, c Count, now time.Time) *Refusal {
 	for _, d := range g.Deny {
 		switch ambiguous := !(policy.Requests{Paths: []string{"/*"}}).Allow(&u.HTTP); {
-		case !d.Forbid(&u.HTTP):
+		case !d.Forbid(&u.HTTP) && !d.Forbid(u.bare()):
 		case ambiguous:
 			return &Refusal{Reason: "the path " + shown(u.HTTP.Path) + " is ambiguous, and may be one that preset " + g.Preset +
 				" denies", Hint: "send a path without escapes, such as the number of a project in place of its name"}
@@ -271,8 +292,10 @@ func (g Grant) limits(u Use, c Count, now time.Time) *Refusal {
 		}
 	}
 	switch {
-	case u.HTTP.Method == "CONNECT", u.HTTP.Method == "TRACE":
+	case strings.EqualFold(u.HTTP.Method, "CONNECT"), strings.EqualFold(u.HTTP.Method, "TRACE"):
 		return &Refusal{Reason: "method " + u.HTTP.Method + " cannot carry a secret", Hint: "use another method"}
+	case u.overrides():
+		return &Refusal{Reason: "the query names another method in _method", Hint: "send the request with that method"}
 	case !g.Allow.Allow(&u.HTTP):
 		return &Refusal{Reason: "grant " + g.Name + " does not allow " + u.request()}
 	case !g.Until.IsZero() && !now.Before(g.Until):

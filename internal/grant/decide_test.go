@@ -129,6 +129,9 @@ func TestDecide_RefusesPlaceholderElsewhere(t *testing.T) {
 		"password with more":        get.with(basicOf("u", p1+":x")),
 		"mixed case of Basic":       get.with("Authorization: bAsIc " + half),
 		"Basic in another encoding": get.with("Authorization: Basic " + strings.TrimRight(half, "=") + "=x"),
+		"Basic with a tab":          get.with("Authorization: Basic\t" + half),
+		"Basic with other letters":  get.with("Authorization: Basic " + half[:7] + "!*" + half[7:]),
+		"Basic with a stray letter": get.with("Authorization: Basic " + strings.TrimRight(half, "=") + "=AAA"),
 		"Basic without padding":     get.with("Authorization: Basic " + strings.TrimRight(half, "=")),
 		"two keys in a query":       use(t, "GET", "https://api.example/?key="+p1+"&key=x"),
 		"two keys, one escaped":     use(t, "GET", "https://api.example/?key="+p1+"&%6bey=x"),
@@ -138,6 +141,8 @@ func TestDecide_RefusesPlaceholderElsewhere(t *testing.T) {
 		"an escaped key":            use(t, "GET", "https://api.example/?%75M4"+p1[3:]+"=1"),
 		"another key, escaped":      use(t, "GET", "https://api.example/?q=%75"+p1[1:]),
 		"an invalid escape":         use(t, "GET", "https://api.example/?key="+p1+"&a=%zz&q=%zz"+p1),
+		"a key with invalid escape": use(t, "GET", "https://api.example/?%zz=%75"+p1[1:]),
+		"another method in a query": use(t, "GET", "https://api.example/?%5fmethod=DELETE").with("X-Key: " + p1),
 		"in a part of the path":     use(t, "GET", "https://api.example/bot"+p1),
 		"in an escaped path":        use(t, "GET", "https://api.example/%75"+p1[1:]),
 		"two cookies":               get.with("Cookie: sid=x; sid=" + p1),
@@ -146,6 +151,7 @@ func TestDecide_RefusesPlaceholderElsewhere(t *testing.T) {
 		"a quoted cookie":           get.with(`Cookie: sid="` + p1 + `"`),
 		"a tunnel":                  use(t, "CONNECT", "https://api.example/").with("X-Key: " + p1),
 		"a trace":                   use(t, "TRACE", "https://api.example/").with("X-Key: " + p1),
+		"a trace in lower case":     use(t, "trace", "https://api.example/").with("X-Key: " + p1),
 		"no host":                   {Port: 443, TLS: true, Header: http.Header{"X-Key": {p1}}},
 		"another port":              {Host: get.Host, Port: 8443, TLS: true, Header: http.Header{"X-Key": {p1}}},
 	} {
@@ -206,7 +212,8 @@ func TestDecide_ModesAndForks(t *testing.T) {
 	exact := Issued{Grant: given(t, "exact", `{"hosts": ["b.add.example"], "mode": "add",
 		"sites": [{"in": "header", "name": "X-Key"}]}`)}
 	require := Issued{Grant: given(t, "require", `{"hosts": ["r.example"], "mode": "require", "paths": ["/v1/*"],
-		"sites": [{"in": "bearer"}]}`), Placeholder: p1, Aliases: []string{p2}}
+		"query": {"a": "*"}, "sites": [{"in": "bearer"}, {"in": "header", "name": "X-Key"}, {"in": "query", "name": "a"}]}`),
+		Placeholder: p1, Aliases: []string{p2}}
 	gone := Issued{Grant: given(t, "gone", `{"hosts": ["r.example"], "sites": [{"in": "bearer"}]}`), Placeholder: p3,
 		Revoked: true}
 	body := Issued{Grant: given(t, "body", `{"hosts": ["body.example"], "sites": [{"in": "json", "pointer": "/token",
@@ -230,6 +237,13 @@ func TestDecide_ModesAndForks(t *testing.T) {
 		{"not added to a trace", use(t, "TRACE", "https://a.add.example/"), ""},
 		{"required", use(t, "GET", "https://r.example/v1/x"), ""},
 		{"required, another credential", use(t, "GET", "https://r.example/v1/x").with("Authorization: Bearer x"), ""},
+		{"required, in another spelling", use(t, "GET", "https://r.example//v1/x").with("Authorization: Bearer x"), ""},
+		{"required, in upper case", use(t, "GET", "https://r.example/V1/x").with("Authorization: Bearer x"), ""},
+		{"required, with a query", use(t, "GET", "https://r.example/v1/x?b=1").with("Authorization: Bearer x"), ""},
+		{"required, and another credential", use(t, "GET", "https://r.example/v1/x").with("Authorization: Bearer "+p1,
+			"X-Key: other"), ""},
+		{"required, and another in the query", use(t, "GET", "https://r.example/v1/x?a=other").
+			with("Authorization: Bearer " + p1), ""},
 		{"not required there", use(t, "GET", "https://r.example/v2"), "-"},
 		{"there", use(t, "GET", "https://r.example/v1/x").with("Authorization: Bearer " + p1), "require"},
 		{"an alias", use(t, "GET", "https://r.example/v1/x").with("Authorization: Bearer " + p2), "require"},

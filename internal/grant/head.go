@@ -1,10 +1,12 @@
 package grant
 
 import (
+	"cmp"
 	"encoding/base64"
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/coppice-dev/coppice/internal/policy"
@@ -103,36 +105,61 @@ func query(raw string) (all []field) {
 	}
 	for pair := range strings.SplitSeq(raw, "&") {
 		k, v, _ := strings.Cut(pair, "=")
-		key, err := url.QueryUnescape(k)
-		value, verr := url.QueryUnescape(v)
-		if err != nil || verr != nil {
-			all = append(all, field{InQuery, k, v, "its escapes are invalid"})
-			continue
-		}
-		all = append(all, field{InQuery, key, value, odd}, field{InQuery, "(key)", key, "it is a key"})
+		key, kodd := unescaped(k)
+		value, vodd := unescaped(v)
+		all = append(all, field{InQuery, key, value, cmp.Or(odd, kodd, vodd)}, field{InQuery, "(key)", key, "it is a key"})
 	}
 	return all
 }
 
+// unescaped returns a text of a query without escapes, or as it is with what is odd about it.
+func unescaped(text string) (plain, odd string) {
+	plain, err := url.QueryUnescape(text)
+	if err != nil {
+		return text, "its escapes are invalid"
+	}
+	return plain, ""
+}
+
 // basic returns the user and the password in the value of header Authorization.
 func basic(value, odd string) []field {
-	scheme, coded, _ := strings.Cut(value, " ")
-	if !strings.EqualFold(scheme, "Basic") {
+	at := strings.IndexAny(value, " \t")
+	if at < 0 || !strings.EqualFold(value[:at], "Basic") {
 		return nil
 	}
+	scheme, coded := value[:at], value[at+1:]
 	if !spelt(scheme, "Basic") {
 		odd = "the scheme is spelt " + scheme
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(coded)
-	if err != nil {
-		odd = "the encoding is invalid"
-		loose := strings.NewReplacer("-", "+", "_", "/", "=", "", " ", "", "\t", "").Replace(coded)
-		if b, err = base64.RawStdEncoding.DecodeString(loose); err != nil {
-			return nil
-		}
+	if err != nil || value[at] != ' ' || strings.ContainsAny(coded, "\r\n") {
+		odd, b = "the encoding is invalid", loose(coded)
 	}
 	user, password, _ := strings.Cut(string(b), ":")
 	return []field{{InBasic, "user", user, odd}, {InBasic, "password", password, odd}}
+}
+
+// loose decodes base64 as servers do that skip what is not of its alphabet, and take that of URLs too.
+func loose(coded string) []byte {
+	coded = strings.Map(func(r rune) rune {
+		switch {
+		case r == '-':
+			return '+'
+		case r == '_':
+			return '/'
+		case r < 0x80 && strings.ContainsRune(Base64.letters(), r):
+			return r
+		}
+		return -1
+	}, coded)
+	if len(coded)%4 == 1 {
+		coded = coded[:len(coded)-1]
+	}
+	b, err := base64.RawStdEncoding.DecodeString(coded)
+	if err != nil {
+		return nil
+	}
+	return b
 }
 
 // spelt reports whether word is a scheme in a usual spelling. Schemes ignore case (RFC 9110), but not all servers do.
@@ -175,6 +202,34 @@ func (s Site) place() string {
 		return s.Part
 	}
 	return s.Name
+}
+
+// holds reports whether f is where a secret or another credential of site s stands.
+func (s Site) holds(f field) bool {
+	if s.In == InQuery || s.In == InCookie {
+		return f.in == s.In && f.name == s.Name
+	}
+	name, ok := strings.CutPrefix(s.room(), "header:")
+	return ok && f.in == InHeader && f.name == name
+}
+
+// overrides reports whether u names another method in its query, which some frameworks obey. The gate refuses headers
+// that do.
+func (u Use) overrides() bool {
+	return slices.ContainsFunc(query(u.HTTP.Query), func(f field) bool { return f.name == "_method" })
+}
+
+// bare returns the request of u without the format that some frameworks read from the end of a path, such as .json. A
+// path that cannot be unescaped is denied as it is.
+func (u Use) bare() *policy.HTTPRequest {
+	q := u.HTTP
+	path, err := url.PathUnescape(q.Path)
+	path = strings.TrimSuffix(path, "/")
+	at := strings.LastIndexByte(path, '/') + 1
+	if name, _, ok := strings.Cut(path[at:], "."); err == nil && ok && name != "" {
+		q.Path = path[:at] + name
+	}
+	return &q
 }
 
 // git reports whether q is a request of git over HTTP (gitprotocol-http), or of Git LFS.

@@ -41,7 +41,7 @@ func TestItem_GivesGrant(t *testing.T) {
 	if g.Name != "github" || g.Secret != "github-pat" || g.Kind != GitHub || len(g.Hosts) != 4 || len(g.Sites) != 4 ||
 		!slices.Equal(g.Ports, []uint16{443}) || !g.Until.Equal(now.Add(8*time.Hour)) || g.Uses != 2000 ||
 		g.Rate != (policy.Rate{Count: 10, Per: time.Second}) || g.Fork != ForkReissue || g.Ask != AskFirst ||
-		g.Mode != ModeRequire || !slices.Equal(g.Env, []string{"GH_TOKEN"}) || len(g.Deny) != 5 {
+		g.Mode != ModeRequire || !slices.Equal(g.Env, []string{"GH_TOKEN"}) || len(g.Deny) != 6 {
 		t.Errorf("%+v", g)
 	}
 	g = given(t, "internal", `{"hosts": ["api.corp.example"], "sites": [{"in": "header", "name": "x-api-key"}]}`)

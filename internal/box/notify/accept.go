@@ -3,7 +3,6 @@
 package notify
 
 import (
-	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -42,11 +41,8 @@ func (s *server) accept(c caller) verdict {
 		peer, err = s.acceptFrom(socket, flags)
 		return err
 	})
-	if errors.Is(err, errCrowded) {
-		return later
-	}
 	if err != nil {
-		return fail(err)
+		return s.outcome(0, err)
 	}
 	e.spent = false
 	inode, err := inodeOf(peer)

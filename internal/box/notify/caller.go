@@ -23,6 +23,8 @@ type caller struct {
 
 	nr   int32 // the system call number
 	args [6]uint64
+
+	slot *slot // of a call that inetCall serves
 }
 
 // place is a path argument: a directory descriptor and an address, both of the caller.

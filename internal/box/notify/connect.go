@@ -52,9 +52,12 @@ func CanConnect() error {
 //
 // A call may take minutes, during which the sandbox can be frozen.
 func (s *server) connect(c caller) {
-	s.connecting <- struct{}{}
-	v := s.connectFor(c)
-	<-s.connecting
+	w := &waiting{c: c, pause: firstCheck}
+	v := verdict{errno: w.enter(s.connecting)}
+	if v.errno == 0 {
+		v = s.connectFor(c)
+		<-s.connecting
+	}
 	s.opt.Lock.RLock()
 	defer s.opt.Lock.RUnlock()
 	s.answer(c.id, v)

@@ -27,7 +27,7 @@ func (s *server) retarget(c caller, socket int, inode uint64, to netip.AddrPort)
 		return verdict{errno: unix.ECONNREFUSED}
 	}
 	w := patience(c)
-	if errno := f.take(w); errno != 0 {
+	if errno := w.enter(f.turn); errno != 0 {
 		return verdict{errno: refusal(errno)}
 	}
 	defer f.leave()
@@ -97,8 +97,12 @@ func (s *server) sendAsked(c caller, socket int) (int, error) {
 	return s.transmit(c, socket, address, b, int(int32(c.args[3])))
 }
 
-// transmit sends a datagram to an address that was read from the caller's memory, or to the peer for none.
+// transmit sends a datagram to an address, or to the peer for none. Both were read from the caller's memory, which may
+// have been that of another process if the caller has died.
 func (s *server) transmit(c caller, socket int, address, b []byte, flags int) (int, error) {
+	if !s.valid(c.id) {
+		return 0, unix.ESRCH
+	}
 	if !s.valid(c.id) {
 		return 0, unix.ESRCH
 	}
@@ -175,14 +179,16 @@ func (s *server) send(d *datagram) error {
 	return err
 }
 
+// errBusy means that a call waits for a place in server.connecting.
+var errBusy = errors.New("too many calls wait for the entrance")
+
 // sendOther sends a datagram after its address has become the peer of the socket.
 func (s *server) sendOther(c caller, d *datagram) error {
-	<-s.inet.brief // this may take longer
-	defer func() { s.inet.brief <- struct{}{} }()
-	s.connecting <- struct{}{}
-	defer func() { <-s.connecting }()
+	if !c.slot.move(s.connecting) { // this may take longer
+		return errBusy
+	}
 	w := patience(c)
-	if errno := d.flow.take(w); errno != 0 {
+	if errno := w.enter(d.flow.turn); errno != 0 {
 		return refusal(errno)
 	}
 	defer d.flow.leave()

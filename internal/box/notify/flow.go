@@ -149,22 +149,7 @@ func patience(c caller) *waiting {
 	return &waiting{c: c, until: time.Now().Add(partPatience), pause: firstCheck}
 }
 
-// take takes the turn, and leave gives it back.
-func (f *flow) take(w *waiting) unix.Errno {
-	for {
-		late := time.NewTimer(time.Until(w.next()))
-		select {
-		case f.turn <- struct{}{}:
-			late.Stop()
-			return 0
-		case <-late.C:
-		}
-		if errno := w.over(); errno != 0 {
-			return errno
-		}
-	}
-}
-
+// leave gives the turn back.
 func (f *flow) leave() { <-f.turn }
 
 // tryTake takes the turn if it is free.

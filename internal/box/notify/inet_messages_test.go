@@ -5,6 +5,7 @@ package notify
 import (
 	"encoding/binary"
 	"math"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -156,6 +157,42 @@ func TestMessage_ReadsControl(t *testing.T) {
 		if got := refusedControl(tt.b); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
+	}
+}
+
+// TestTransmit_SendsNothingForADeadCaller checks that a datagram leaves only if its caller still waits: what was read by
+// the caller's number may be of another process.
+func TestTransmit_SendsNothingForADeadCaller(t *testing.T) {
+	t.Parallel()
+	socket, f, err := newPair(unix.O_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(socket)
+	n := &Internet{kept: newKept(maxKept, func(uint64) {}, others)}
+	defer n.kept.close()
+	inode, err := inodeOf(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := unix.Dup(socket)
+	if err == nil {
+		_, err = n.kept.hold(own, f)
+	}
+	if err == nil {
+		err = f.unmute()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.names.set(inode, endpoint{family: unix.AF_INET, packet: true, connected: true,
+		peer: netip.MustParseAddrPort("203.0.113.5:7")})
+	s := &server{listener: listener{-1}, inet: n} // no caller waits at it
+	if _, err := s.transmit(caller{s: s}, socket, nil, []byte("x"), unix.MSG_DONTWAIT); err != unix.ESRCH {
+		t.Errorf("%v, want %v", err, unix.ESRCH)
+	}
+	if ready(f.far, unix.POLLIN) {
+		t.Error("a datagram was sent")
 	}
 }
 

@@ -42,6 +42,7 @@ type inetConfig struct {
 	Program []string // its arguments, with its name
 	Files   uint64   // the limit of init's descriptors; 0 leaves it
 	Record  bool     // of the programs that begin
+	Count   string   // a file to which init writes the number of its goroutines from time to time; "" is none
 }
 
 // beInet starts the program, and prints the refusals and what is left in this process at the end.
@@ -71,6 +72,12 @@ func beInet() int {
 	before := open()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
+	if c.Count != "" {
+		var counting sync.WaitGroup
+		defer counting.Wait()
+		defer stop()
+		counting.Go(func() { count(ctx, c.Count) })
+	}
 	served := make(chan error, 1)
 	inet, err := NewInternet(Inet{Dir: c.Inet, Processes: others,
 		Own: []netip.Addr{netip.MustParseAddr("192.0.0.2"), netip.MustParseAddr("fdc0::2")}})
@@ -103,6 +110,20 @@ func beInet() int {
 		return complain("%v", werr)
 	}
 	return 0
+}
+
+// count writes the number of goroutines to a file until ctx is done.
+func count(ctx context.Context, to string) {
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+		_ = os.WriteFile(to+".tmp", []byte(strconv.Itoa(runtime.NumGoroutine())), 0o644)
+		_ = os.Rename(to+".tmp", to)
+	}
 }
 
 // open returns the number of this process's descriptors.
@@ -187,6 +208,7 @@ type entrance struct {
 	table  map[string]string // by the address asked for; an error number refuses, "-" never answers
 	files  uint64            // inetConfig.Files
 	record bool              // inetConfig.Record
+	count  string            // inetConfig.Count
 
 	mu    sync.Mutex
 	asked map[string]int
@@ -462,7 +484,7 @@ func (e *entrance) command(ctx context.Context, program []string, env ...string)
 		path = program[0]
 	}
 	arg, err := json.Marshal(inetConfig{Inet: e.dir, Work: e.work, Path: path, Program: program, Files: e.files,
-		Record: e.record})
+		Record: e.record, Count: e.count})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,8 +39,8 @@ type Inet struct {
 const InetPorts = "ports"
 
 // Bounds on the calls that are served at a time. With the sockets that are kept, which have at most three eighths, and
-// the calls of connect(2), which have at most three descriptors each besides those, they use no more than three
-// quarters of the descriptors of this process, if it has leastDescriptors.
+// the calls in server.connecting, which have at most four descriptors each besides those, they use no more than seven
+// eighths of the descriptors of this process, if it has leastDescriptors.
 const (
 	maxBrief   = 64  // calls that do not wait; each has at most three descriptors
 	maxWaiting = 128 // calls that wait for a peer, or for room; each has at most three
@@ -180,23 +179,7 @@ func (s *server) inetCall(c caller) (func(), bool) {
 		return nil, false
 	}
 	do, ok := inetCalls[uint32(c.nr)]
-	return func() {
-		w := &waiting{c: c, blocking: true, pause: firstCheck}
-		for {
-			s.inet.brief <- struct{}{}
-			v := do(s, c)
-			<-s.inet.brief
-			if !v.later {
-				s.reply(c, v)
-				return
-			}
-			time.Sleep(time.Until(w.next()))
-			if errno := w.over(); errno != 0 {
-				s.reply(c, verdict{errno: errno})
-				return
-			}
-		}
-	}, ok
+	return func() { s.reply(c, s.serve(c, do)) }, ok
 }
 
 // reply answers a call that was received earlier.

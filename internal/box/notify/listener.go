@@ -99,9 +99,9 @@ func (l listener) syncWakeUp() {
 
 // verdict is the answer to one call.
 type verdict struct {
-	proceed bool // the kernel carries out the call
-	given   bool // the call was already answered
-	later   bool // the call is tried again later
+	proceed bool          // the kernel carries out the call
+	given   bool          // the call was already answered
+	later   chan struct{} // if not nil, the call is tried again later, with a place here
 	errno   unix.Errno
 	value   int64 // what a call that succeeds returns
 }
@@ -109,7 +109,6 @@ type verdict struct {
 var (
 	proceed = verdict{proceed: true}
 	success = verdict{}
-	later   = verdict{later: true}
 )
 
 // fail returns the answer for err: its errno, or EIO if it has none.

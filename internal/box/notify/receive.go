@@ -126,7 +126,7 @@ func (s *server) receiving(c caller, do func(socket int, e endpoint, m memory) (
 	}
 	defer m.close()
 	n, err := do(socket, e, m)
-	return outcome(n, err)
+	return s.outcome(n, err)
 }
 
 // receiveMessage receives a datagram into a message of the caller. There is never control data.

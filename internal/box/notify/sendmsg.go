@@ -24,7 +24,7 @@ func (s *server) sending(c caller, call string, do func(socket int) (int, error)
 		return proceed
 	}
 	n, err := do(socket)
-	return outcome(n, err)
+	return s.outcome(n, err)
 }
 
 // sendmsg carries out sendmsg(2) on a socket for UDP. The kernel would ignore the address.
@@ -92,11 +92,13 @@ func several(c caller, m memory, do func(at uint64, flags int) (int, error)) (do
 	return done, err
 }
 
-// outcome returns the answer to a call that transports datagrams.
-func outcome(n int, err error) verdict {
+// outcome returns the answer to a call that may wait.
+func (s *server) outcome(n int, err error) verdict {
 	switch {
 	case errors.Is(err, errCrowded):
-		return later
+		return verdict{later: s.inet.brief}
+	case errors.Is(err, errBusy):
+		return verdict{later: s.connecting}
 	case err != nil:
 		return fail(err)
 	}

@@ -103,13 +103,7 @@ func (s *server) attempt(c caller, socket int, events int16, try func() error) e
 	if !w.blocking {
 		return err
 	}
-	// The calls that wait must not keep others from being served.
-	<-s.inet.brief
-	defer func() { s.inet.brief <- struct{}{} }()
-	select {
-	case s.inet.waiting <- struct{}{}:
-		defer func() { <-s.inet.waiting }()
-	default:
+	if !c.slot.move(s.inet.waiting) { // a call that waits must not keep others from being served
 		return errCrowded
 	}
 	own, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -152,8 +146,7 @@ func (s *server) attemptWith(c caller, socket int, events int16, flags int, try 
 	return s.attempt(c, socket, events, try)
 }
 
-// errCrowded means that too many calls wait already. The call is tried again from time to time, without descriptors of
-// this process meanwhile.
+// errCrowded means that too many calls wait already. The call is tried again from time to time.
 var errCrowded = errors.New("too many calls wait for a peer")
 
 // ready reports whether poll(2) returns one of some events, an error or a hangup.
