@@ -1,6 +1,6 @@
 // Package client talks with the broker of a home, the process that holds the values of secrets: HTTP with JSON over the
 // socket ControlSocket. The command line stores secrets with it, and the daemon registers the grants of sandboxes. No
-// call returns a value. It imports fault, grant, program and unixsock.
+// call returns a value. Start is on Linux only. It imports fault, grant, program and unixsock.
 package client
 
 import (
@@ -17,7 +17,6 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/grant"
-	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // The broker's sockets, relative to the home. Both accept processes of the home's owner only.
@@ -224,10 +223,5 @@ func (c *Client) call(ctx context.Context, method, path string, body, answer any
 }
 
 func (c *Client) dial(context.Context, string, string) (net.Conn, error) {
-	path := filepath.Join(c.home, ControlSocket)
-	conn, err := unixsock.Dial(filepath.Dir(path), filepath.Base(path))
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
+	return dial(filepath.Join(c.home, ControlSocket))
 }
