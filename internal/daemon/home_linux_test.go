@@ -121,3 +121,22 @@ func TestHome_Versions(t *testing.T) {
 		t.Errorf("a home of version 3: %v", err)
 	}
 }
+
+// TestHome_BeginsWithSecrets checks that what the commands for secrets create before the first daemon becomes a home.
+func TestHome_BeginsWithSecrets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/home"
+	for _, name := range []string{"programs", "run", "secrets"} {
+		if err := os.MkdirAll(dir+"/"+name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := openHome(t.Context(), dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	if b, err := os.ReadFile(dir + "/format"); err != nil || string(b) != format {
+		t.Errorf("%q, %v", b, err)
+	}
+}

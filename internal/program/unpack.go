@@ -70,7 +70,7 @@ func (s *Set) kept(name Name, digest string, write func(io.Writer) error) (*os.F
 	return f, nil
 }
 
-// locked opens a directory and locks it, until it is closed: the daemon and several clients may unpack at the same time.
+// locked opens a directory and locks it until it is closed: the daemon and several clients may unpack at the same time.
 func locked(dir string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -120,3 +120,38 @@ func TestListen_KeepsUmask(t *testing.T) {
 	}
 	done.Wait()
 }
+
+// TestListenPackets checks that messages keep their boundaries, and that the listener accepts its own user.
+func TestListenPackets(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := unixsock.ListenPackets(dir, "s", 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := unixsock.DialPackets(dir, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	own, err := unixsock.Own{UnixListener: ln}.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	for _, m := range []string{"one", "two"} {
+		if _, err := io.WriteString(c, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"one", "two"} {
+		b := make([]byte, 100)
+		if n, err := own.Read(b); err != nil || string(b[:n]) != want {
+			t.Errorf("%q, %v", b[:n], err)
+		}
+	}
+}

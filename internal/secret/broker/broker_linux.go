@@ -38,8 +38,8 @@ type broker struct {
 }
 
 func newBroker(c *catalog, after time.Duration, log *slog.Logger) *broker {
-	b := &broker{boot: rand.Text(), catalog: c, registry: &registry{boxes: map[string]*box{}}, idle: newIdle(after), log: log,
-		busy: map[string]func(){}}
+	b := &broker{boot: rand.Text(), catalog: c, registry: &registry{boxes: map[string]*box{}}, idle: newIdle(after),
+		log: log, busy: map[string]func(){}}
 	b.leases = &leases{catalog: c, log: log, work: b.idle, live: map[string]bool{}}
 	return b
 }
@@ -184,7 +184,7 @@ func (b *broker) end(ctx context.Context, gone []*granted) {
 		defer close(ended)
 		var all sync.WaitGroup
 		for _, g := range gone {
-			all.Go(func() { b.leases.end(g) })
+			all.Go(func() { b.leases.end(context.WithoutCancel(ctx), g) })
 		}
 		all.Wait()
 	}()
@@ -222,8 +222,8 @@ func (b *broker) remove(ctx context.Context, name string, force bool) error {
 }
 
 // list describes all secrets.
-func (b *broker) list() ([]client.Secret, error) {
-	all, err := b.catalog.list()
+func (b *broker) list(ctx context.Context) ([]client.Secret, error) {
+	all, err := b.catalog.list(ctx)
 	for i, s := range all {
 		_, all[i].Grants = b.registry.users(s.Name)
 	}
@@ -234,9 +234,9 @@ func (b *broker) list() ([]client.Secret, error) {
 func (b *broker) status() client.Status { return client.Status{Boot: b.boot, PID: os.Getpid()} }
 
 // close withdraws everything, and waits until leases are revoked or written down.
-func (b *broker) close() {
+func (b *broker) close(ctx context.Context) {
 	for _, sandbox := range b.registry.sandboxes() {
-		b.withdraw(context.Background(), sandbox)
+		b.withdraw(ctx, sandbox)
 	}
 	b.idle.wait()
 	b.catalog.close()

@@ -129,6 +129,7 @@ func TestBroker_ReadsOtherStores(t *testing.T) {
 	write(other)
 	g.want("file", other)
 	t.Setenv("COPPICE_BROKER_TEST", other)
+	h.Client = h.With(os.Environ())
 	g.want("variable", token)
 	g.want("command", token) // it is kept for a while
 	if s, err := h.Test(t.Context(), "command"); err != nil || s.Length != len(other) {

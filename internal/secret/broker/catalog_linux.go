@@ -97,9 +97,7 @@ func (c *catalog) set(ctx context.Context, name string, r client.SetRequest) (cl
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if r.Env != nil {
-		c.renew(r.Env)
-	}
+	env := c.renew(r.Env)
 	s.Ref.From = cmp.Or(r.From, "age")
 	put := r.Value
 	switch {
@@ -111,7 +109,7 @@ func (c *catalog) set(ctx context.Context, name string, r client.SetRequest) (cl
 	case s.Store == "age":
 		s.Ref.Kind, err = kindOf(r.Value, r.Kind)
 	default:
-		put, s.Ref.Kind, err = c.refer(ctx, s, r)
+		put, s.Ref.Kind, err = c.refer(ctx, s, r.Kind, env)
 	}
 	if err != nil {
 		return client.Secret{}, fault.Wrap(err, "set secret %s", name)
@@ -120,14 +118,14 @@ func (c *catalog) set(ctx context.Context, name string, r client.SetRequest) (cl
 	if err := c.values.Put(ctx, ref, put); err != nil {
 		return client.Secret{}, err
 	}
-	return c.describe(name)
+	return c.describe(ctx, name)
 }
 
 // refer reads a secret in another store once, and returns the reference to it.
-func (c *catalog) refer(ctx context.Context, s store.Source, r client.SetRequest) ([]byte, string, error) {
+func (c *catalog) refer(ctx context.Context, s store.Source, named string, env []string) ([]byte, string, error) {
 	var to reference
 	if s.Store == "vault" {
-		at, err := settingsOf(r.Env)
+		at, err := settingsOf(env)
 		if err != nil {
 			return nil, "", err
 		}
@@ -139,7 +137,7 @@ func (c *catalog) refer(ctx context.Context, s store.Source, r client.SetRequest
 	}
 	defer v.Close()
 	defer c.release(ctx, v)
-	kind, err := kindOf(v.Bytes(), r.Kind)
+	kind, err := kindOf(v.Bytes(), named)
 	if err != nil {
 		return nil, "", err
 	}
@@ -169,7 +167,7 @@ func kindOf(value []byte, named string) (string, error) {
 }
 
 // describe describes a secret without reading it from another store.
-func (c *catalog) describe(name string) (client.Secret, error) {
+func (c *catalog) describe(ctx context.Context, name string) (client.Secret, error) {
 	e, v, err := c.values.Entry(name)
 	if err != nil {
 		return client.Secret{}, err
@@ -182,7 +180,7 @@ func (c *catalog) describe(name string) (client.Secret, error) {
 		return s, err
 	}
 	s.Length = len(v.Bytes())
-	s.Fingerprint, err = c.fingerprint(context.Background(), v.Bytes())
+	s.Fingerprint, err = c.fingerprint(ctx, v.Bytes())
 	return s, err
 }
 
@@ -195,14 +193,14 @@ func parseReference(name string, b []byte) (r reference, err error) {
 }
 
 // list describes all secrets. The error of one is in its description.
-func (c *catalog) list() ([]client.Secret, error) {
+func (c *catalog) list(ctx context.Context) ([]client.Secret, error) {
 	names, err := c.values.Names()
 	if err != nil {
 		return nil, err
 	}
 	all := []client.Secret{}
 	for _, name := range names {
-		s, err := c.describe(name)
+		s, err := c.describe(ctx, name)
 		if err != nil {
 			s = client.Secret{Name: name, Problem: err.Error(), Hint: fault.HintOf(err)}
 		}
@@ -255,7 +253,7 @@ func (c *catalog) look(ctx context.Context, name string, fn func(value []byte) e
 
 // test opens a secret and describes what it is now.
 func (c *catalog) test(ctx context.Context, name string) (client.Secret, error) {
-	s, err := c.describe(name)
+	s, err := c.describe(ctx, name)
 	if err != nil {
 		return client.Secret{}, err
 	}

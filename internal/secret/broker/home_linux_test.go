@@ -41,7 +41,7 @@ type testHome struct {
 func start(t *testing.T) *testHome {
 	t.Helper()
 	h := &testHome{t: t, dir: filepath.Join(t.TempDir(), "home"), user: t.TempDir(), idle: time.Hour}
-	h.Client = client.Dial(h.dir)
+	h.Client = client.Dial(h.dir).With(os.Environ())
 	h.again()
 	t.Cleanup(func() { h.end(unix.SIGTERM) })
 	return h
@@ -154,11 +154,14 @@ func (h *testHome) gate(ticket []byte) gate {
 func (g gate) get(grant, host string) (string, error) {
 	g.t.Helper()
 	v, err := g.Get(g.t.Context(), grant, host, "GET", "/")
+	if err != nil {
+		return "", err
+	}
 	defer v.Close()
-	if left := time.Until(v.Until); err == nil && left > maxLife {
+	if left := time.Until(v.Until); left > maxLife {
 		g.t.Errorf("a value for %v", left)
 	}
-	return string(v.Bytes), err
+	return string(v.Bytes), nil
 }
 
 // want gets a value and compares it.

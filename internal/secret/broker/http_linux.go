@@ -17,7 +17,7 @@ const maxBody = 8 << 20
 func (b *broker) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", reply(func(*http.Request) (any, error) { return b.status(), nil }))
-	mux.HandleFunc("GET /v1/secrets", reply(func(*http.Request) (any, error) { return b.list() }))
+	mux.HandleFunc("GET /v1/secrets", reply(func(r *http.Request) (any, error) { return b.list(r.Context()) }))
 	mux.HandleFunc("PUT /v1/secrets/{name}", reply(func(r *http.Request) (any, error) {
 		var body client.SetRequest
 		if err := parseBody(r, &body); err != nil {
@@ -34,9 +34,7 @@ func (b *broker) handler() http.Handler {
 		if err := parseBody(r, &body); err != nil {
 			return nil, err
 		}
-		if body.Env != nil {
-			b.catalog.renew(body.Env)
-		}
+		b.catalog.renew(body.Env)
 		s, err := b.catalog.test(r.Context(), r.PathValue("name"))
 		_, s.Grants = b.registry.users(s.Name)
 		return s, err

@@ -80,7 +80,7 @@ func (ls *leases) value(ctx context.Context, g *granted) (store.Value, error) {
 		return store.Value{}, err
 	}
 	h.all = append(h.all, l)
-	renewing, stop := context.WithCancel(context.Background())
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	done := ls.work.enter()
 	go func() {
@@ -134,7 +134,7 @@ func (ls *leases) renew(ctx context.Context, h *held, l *lease) {
 			return
 		}
 		if !ls.catalog.now().Before(until) {
-			ls.forget(h, l)
+			ls.forget(ctx, h, l)
 			return
 		}
 		if !ls.extend(ctx, h, l) && !sleep(ctx, renewAgain) {
@@ -169,7 +169,7 @@ func mayRecover(err error) bool {
 }
 
 // forget forgets a lease that has ended.
-func (ls *leases) forget(h *held, l *lease) {
+func (ls *leases) forget(ctx context.Context, h *held, l *lease) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
 	for i, o := range h.all {
@@ -179,19 +179,19 @@ func (ls *leases) forget(h *held, l *lease) {
 		}
 	}
 	l.value.Close()
-	ls.strike(l.name)
+	ls.strike(ctx, l.name)
 }
 
 // strike removes what is written about a lease.
-func (ls *leases) strike(name string) {
+func (ls *leases) strike(ctx context.Context, name string) {
 	ls.own(name, false)
-	if err := ls.catalog.own.Delete(context.Background(), store.Ref{Name: name}); err != nil {
+	if err := ls.catalog.own.Delete(ctx, store.Ref{Name: name}); err != nil {
 		ls.log.Warn("forget a lease", "error", err)
 	}
 }
 
 // end revokes what a grant holds, which gets no value afterward. What cannot be revoked stays written down.
-func (ls *leases) end(g *granted) {
+func (ls *leases) end(ctx context.Context, g *granted) {
 	h := &g.held
 	h.turn.Lock()
 	defer h.turn.Unlock()
@@ -200,15 +200,15 @@ func (ls *leases) end(g *granted) {
 		l.stop()
 		lease := written{l.value.Lease(), l.at}
 		l.value.Close()
-		ls.revoke(l.name, lease)
+		ls.revoke(ctx, l.name, lease)
 		ls.own(l.name, false) // a sweep tries again
 	}
 	h.all = nil
 }
 
 // revoke revokes a lease and strikes it, unless the server cannot be reached.
-func (ls *leases) revoke(name string, w written) {
-	ctx, cancel := context.WithTimeout(context.Background(), releasePatience)
+func (ls *leases) revoke(ctx context.Context, name string, w written) {
+	ctx, cancel := context.WithTimeout(ctx, releasePatience)
 	defer cancel()
 	v, err := ls.catalog.vault(&w.At)
 	if err == nil {
@@ -220,7 +220,7 @@ func (ls *leases) revoke(name string, w written) {
 			return
 		}
 	}
-	ls.strike(name)
+	ls.strike(ctx, name)
 }
 
 // sweep revokes the leases that are written down and not those of a registered grant.
@@ -247,7 +247,7 @@ func (ls *leases) sweep(ctx context.Context) {
 			ls.log.Warn("read a lease", "error", err)
 			continue
 		}
-		ls.revoke(name, w)
+		ls.revoke(ctx, name, w)
 	}
 }
 

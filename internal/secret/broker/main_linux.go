@@ -138,7 +138,7 @@ func (b *broker) serve(ctx context.Context, dir string, control, lines *net.Unix
 	_ = server.Close()
 	all.Wait()
 	conns.Wait() // a call may register a sandbox until then
-	b.close()
+	b.close(context.WithoutCancel(ctx))
 }
 
 // counter returns a hook that keeps the broker running while connections to the control socket are open, and counts

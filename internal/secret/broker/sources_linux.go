@@ -156,12 +156,15 @@ func (c *catalog) keep(id string, own store.Value, forgot int) {
 	c.kept[id] = &own
 }
 
-// renew replaces the environment of commands, and forgets their output.
-func (c *catalog) renew(env []string) {
+// renew replaces the environment of commands, unless env is nil, and forgets their output. It returns the environment.
+func (c *catalog) renew(env []string) []string {
 	c.forget()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.env = env
+	if env != nil {
+		c.env = env
+	}
+	return c.env
 }
 
 // forget wipes the output of commands.
@@ -182,8 +185,8 @@ func (c *catalog) release(ctx context.Context, v store.Value) {
 	_ = v.Revoke(ctx)
 }
 
-// lockPages keeps the pages with a value out of swap, as far as the limit of locked memory allows. They stay locked: the
-// memory is used again.
+// lockPages keeps the pages with a value out of swap, as far as the limit of locked memory allows. They stay locked:
+// the memory is used again.
 func lockPages(b []byte) {
 	if len(b) > 0 {
 		_ = unix.Mlock(b)

@@ -116,7 +116,7 @@ func (c *Client) read() {
 		if err == nil {
 			err = c.heard(m, value)
 		}
-		clear(buffer[:len(buffer)])
+		clear(buffer)
 		if err != nil {
 			c.conn.Close()
 			break

@@ -1,6 +1,6 @@
 // Package line is the connection on which the gate of a sandbox asks the broker for the values of secrets: a
-// SOCK_SEQPACKET socket whose messages are one line of JSON, of at most 4 KiB with its newline, and the bytes of a value,
-// of at most 16 KiB. It imports fault and unixsock.
+// SOCK_SEQPACKET socket whose messages are one line of JSON, of at most 4 KiB with its newline, and the bytes of a
+// value, of at most 16 KiB. It imports fault and unixsock.
 //
 //	keeper -> broker   {"ticket":BASE64}                              the first message
 //	broker -> keeper   {"ok":true}                                    or {"not":"","why":TEXT,"hint":TEXT}, and the end

@@ -49,7 +49,8 @@ func startPostgres(t testing.TB) *postgres {
 		as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.Command(filepath.Join(p.bin, "initdb"), "-D", data, "-U", "owner", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	initdb := exec.Command(filepath.Join(p.bin, "initdb"), "-D", data, "-U", "owner", "-A", "trust", "--no-sync",
+		"-E", "UTF8", "--locale=C")
 	initdb.SysProcAttr, initdb.Dir = &syscall.SysProcAttr{Credential: as}, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v\n%s", err, out)
@@ -60,7 +61,8 @@ func startPostgres(t testing.TB) *postgres {
 	}
 	p.port = l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	cmd := exec.Command(filepath.Join(p.bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", strconv.Itoa(p.port), "-k", dir, "-F")
+	cmd := exec.Command(filepath.Join(p.bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p",
+		strconv.Itoa(p.port), "-k", dir, "-F")
 	cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: as}, dir
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -80,8 +82,8 @@ func startPostgres(t testing.TB) *postgres {
 
 // query returns the lines of an answer.
 func (p *postgres) query(sql string) ([]string, error) {
-	out, err := exec.Command(filepath.Join(p.bin, "psql"), "-h", "127.0.0.1", "-p", fmt.Sprint(p.port), "-U", "owner", "-d", "postgres",
-		"-XAtc", sql).Output()
+	out, err := exec.Command(filepath.Join(p.bin, "psql"), "-h", "127.0.0.1", "-p", fmt.Sprint(p.port),
+		"-U", "owner", "-d", "postgres", "-XAtc", sql).Output()
 	return strings.Fields(string(out)), err
 }
 

@@ -102,7 +102,9 @@ func Certificate(t testing.TB) (cert, key string) {
 	}
 	dir := t.TempDir()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: of}} {
+	for path, block := range map[string]*pem.Block{
+		cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: of},
+	} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +180,8 @@ func (s *Server) AppRole(ttl, most string) (role, secret string) {
 	s.t.Helper()
 	s.Policy()
 	s.Must("POST", "sys/auth/approle", map[string]any{"type": "approle"})
-	s.Must("POST", "auth/approle/role/coppice", map[string]any{"token_policies": "coppice", "token_ttl": ttl, "token_max_ttl": most})
+	s.Must("POST", "auth/approle/role/coppice", map[string]any{"token_policies": "coppice",
+		"token_ttl": ttl, "token_max_ttl": most})
 	role = s.Must("GET", "auth/approle/role/coppice/role-id", nil)["role_id"].(string)
 	return role, s.Must("POST", "auth/approle/role/coppice/secret-id", map[string]any{})["secret_id"].(string)
 }

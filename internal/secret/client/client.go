@@ -1,6 +1,6 @@
 // Package client talks with the broker of a home, the process that holds the values of secrets: HTTP with JSON over the
 // socket ControlSocket. The command line stores secrets with it, and the daemon registers the grants of sandboxes. No
-// call returns a value. It imports fault, grant, program and unixsock.
+// call returns a value. Start is on Linux only. It imports fault, grant, program and unixsock.
 package client
 
 import (
@@ -11,14 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/grant"
-	"github.com/coppice-dev/coppice/internal/unixsock"
 )
 
 // The broker's sockets, relative to the home. Both accept processes of the home's owner only.
@@ -87,20 +85,25 @@ type Problem struct {
 // Client calls the broker of a home. It is safe for concurrent use. Every method returns Unavailable if none runs.
 type Client struct {
 	home string
+	env  []string // nil: not known
 }
 
 // Dial returns the client of the broker of a home. It does not connect: each call does.
-func Dial(home string) *Client { return &Client{home} }
+func Dial(home string) *Client { return &Client{home: home} }
+
+// With returns a client whose calls of Set and Test are those of a program with the environment env.
+func (c *Client) With(env []string) *Client { return &Client{c.home, env} }
 
 // Set stores a secret, or replaces it, in which case gates get the new value with their next request. from is a source
 // as in package store, or "" for age; kind is a grant.Kind, or "" for that of the value's shape. value is for age only.
-// For env:NAME, Set reads the variable of this process, and stores its value as age does. Other sources are read once,
-// and Set fails if that fails; it passes on the environment of this process to commands, and what the Vault program
-// reads from it (VAULT_ADDR, VAULT_TOKEN and others).
+// For env:NAME, Set reads the variable in the environment of With, and stores its value as age does. Other sources are
+// read once, and Set fails if that fails. The environment of With becomes that of commands, here and for gates, and has
+// what the programs of Vault read from it: VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT and VAULT_TOKEN, or VAULT_ROLE_ID
+// and VAULT_SECRET_ID. Without With, the environment is that with which the broker was started.
 func (c *Client) Set(ctx context.Context, name, from, kind string, value []byte) (Secret, error) {
-	r := SetRequest{From: from, Kind: kind, Value: value, Env: os.Environ()}
+	r := SetRequest{From: from, Kind: kind, Value: value, Env: c.env}
 	if variable, ok := strings.CutPrefix(from, "env:"); ok {
-		text, ok := os.LookupEnv(variable)
+		text, ok := c.variable(variable)
 		if !ok {
 			return Secret{}, fault.New(fault.NotFound, "variable %.80q is not set", variable).
 				WithHint("set it in your shell: export NAME=...")
@@ -110,6 +113,16 @@ func (c *Client) Set(ctx context.Context, name, from, kind string, value []byte)
 	var s Secret
 	err := c.call(ctx, "PUT", secretPath(name, ""), r, &s)
 	return s, err
+}
+
+// variable returns a variable of the environment of With.
+func (c *Client) variable(name string) (string, bool) {
+	for _, kv := range c.env {
+		if text, ok := strings.CutPrefix(kv, name+"="); ok {
+			return text, true
+		}
+	}
+	return "", false
 }
 
 // List returns all secrets, sorted by name.
@@ -132,7 +145,7 @@ func (c *Client) Remove(ctx context.Context, name string, force bool) error {
 // Test opens a secret, as a gate's request would, and describes it.
 func (c *Client) Test(ctx context.Context, name string) (Secret, error) {
 	var s Secret
-	err := c.call(ctx, "POST", secretPath(name, "/test"), TestRequest{Env: os.Environ()}, &s)
+	err := c.call(ctx, "POST", secretPath(name, "/test"), TestRequest{Env: c.env}, &s)
 	return s, err
 }
 
@@ -210,10 +223,5 @@ func (c *Client) call(ctx context.Context, method, path string, body, answer any
 }
 
 func (c *Client) dial(context.Context, string, string) (net.Conn, error) {
-	path := filepath.Join(c.home, ControlSocket)
-	conn, err := unixsock.Dial(filepath.Dir(path), filepath.Base(path))
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
+	return dial(filepath.Join(c.home, ControlSocket))
 }
