@@ -105,10 +105,11 @@ type NetEvent struct {
 	PID     int    `json:"pid,omitempty"`     // with "refused": process ID inside of the first caller
 	Exec    string `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
 	// with a pending "ask": when it is denied if unanswered
-	Until  time.Time `json:"until,omitzero"`
-	Grants []string  `json:"grants,omitempty"` // with "request": the grants whose secrets it carries
-	First  time.Time `json:"first,omitzero"`   // with "refused" and Op: the time of the first of Count occurrences
-	Last   time.Time `json:"last,omitzero"`    // the same of the last of them
+	Until time.Time `json:"until,omitzero"`
+	// with "request": the grants whose secrets it carries; with "deny": those that refused it
+	Grants []string  `json:"grants,omitempty"`
+	First  time.Time `json:"first,omitzero"` // with "refused" and Op: the time of the first of Count occurrences
+	Last   time.Time `json:"last,omitzero"`  // the same of the last of them
 }
 
 // Place returns the destination of ev as a rule in short form; "" if it is not known.

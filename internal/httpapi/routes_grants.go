@@ -9,8 +9,8 @@ import (
 	"github.com/coppice-dev/coppice/internal/auth"
 )
 
-// granting names a grant of a sandbox.
-type granting struct {
+// Granting names a grant of a sandbox.
+type Granting struct {
 	Named
 	Grant string `path:"grant" doc:"name of the grant"`
 }
@@ -25,13 +25,13 @@ func (s *Server) addGrants(api huma.API) {
 	plain(s, api,
 		operation("PUT", at+"/{grant}", "giveGrant", "Let requests of a sandbox carry a secret", tagNet, auth.Admin),
 		func(ctx context.Context, in *struct {
-			granting
+			Granting
 			Body wire.GrantSpec
 		}) (wire.Grant, error) {
 			return s.opt.Secrets.GiveGrant(ctx, in.Name, in.Grant, in.Body)
 		})
 	silent(s, api, operation("DELETE", at+"/{grant}", "revokeGrant", "Revoke a grant", tagNet, auth.Admin),
-		func(ctx context.Context, in *granting) error {
+		func(ctx context.Context, in *Granting) error {
 			return s.opt.Secrets.RevokeGrant(ctx, in.Name, in.Grant)
 		})
 }
