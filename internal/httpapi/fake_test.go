@@ -322,6 +322,21 @@ func (f *fake) Allow(_ context.Context, name string, req wire.AllowRequest) (wir
 	return wire.AllowResult{Policy: "sha256:0"}, f.err
 }
 
+func (f *fake) ListGrants(_ context.Context, name string) (wire.GrantsResult, error) {
+	f.did("listgrants", name)
+	return wire.GrantsResult{Grants: []wire.Grant{{Name: "g"}}}, f.err
+}
+
+func (f *fake) GiveGrant(_ context.Context, name, grant string, spec wire.GrantSpec) (wire.Grant, error) {
+	f.did("givegrant", name, grant, spec)
+	return wire.Grant{Name: grant}, f.err
+}
+
+func (f *fake) RevokeGrant(_ context.Context, name, grant string) error {
+	f.did("revokegrant", name, grant)
+	return f.err
+}
+
 func (f *fake) Asking(_ context.Context, name string) (wire.NetAsking, error) {
 	f.did("asking", name)
 	return wire.NetAsking{Asking: []wire.NetQuestion{{Place: "a.example"}}}, f.err

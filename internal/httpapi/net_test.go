@@ -61,6 +61,35 @@ func TestNetRoutes_ReachEngine(t *testing.T) {
 	}
 }
 
+func TestGrantRoutes_ReachEngine(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	c := serve(t, f)
+	ctx := t.Context()
+	if all, err := c.Grants(ctx, "a/b"); err != nil || len(all) != 1 || f.last() != `listgrants["a/b"]` {
+		t.Errorf("%+v, %v after %s", all, err, f.last())
+	}
+	g, err := c.Grant(ctx, "a", "git/hub", wire.GrantSpec{Preset: "github", Uses: 2})
+	if err != nil || g.Name != "git/hub" || f.last() != `givegrant["a","git/hub",{"preset":"github","uses":2}]` {
+		t.Errorf("%+v, %v after %s", g, err, f.last())
+	}
+	if err := c.Revoke(ctx, "a", "github"); err != nil || f.last() != `revokegrant["a","github"]` {
+		t.Errorf("%v after %s", err, f.last())
+	}
+	f.err = fault.New(fault.Unsupported, "no gate")
+	if _, err := c.Grant(ctx, "a", "g", wire.GrantSpec{}); !client.IsKind(err, client.KindUnsupported) {
+		t.Error(err)
+	}
+	before := f.last()
+	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate}, httpapi.Options{Roles: roles(f)})
+	for method, want := range map[string]int{http.MethodPut: http.StatusForbidden, http.MethodDelete: http.StatusForbidden} {
+		w := ask(h, method, "/v1/sandboxes/a/grants/g", `{}`)
+		if w.Code != want || f.last() != before {
+			t.Errorf("%s without the scope admin: %d %s", method, w.Code, w.Body)
+		}
+	}
+}
+
 func TestNetRoutes_RejectInvalidQueries(t *testing.T) {
 	t.Parallel()
 	f := &fake{}

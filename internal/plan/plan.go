@@ -1,7 +1,7 @@
 // Package plan decides how a sandbox is confined. From a request (Config) and from what the host and the
 // sandbox's root offer (Facts) it computes what init carries out (Guest) and what is reported to the user
 // (Enforced). It is pure: values in, values out. It may be imported by box, box/guest, gate/control,
-// gate/process and the wiring; it imports rootspec and fault.
+// gate/process, grants, engine and the wiring; it imports rootspec and fault.
 package plan
 
 import (
