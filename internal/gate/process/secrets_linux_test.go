@@ -248,8 +248,9 @@ func newGated(t *testing.T, phases []plan.Phase, s control.Secrets) *gated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer packets.Close()
-	t.Cleanup(func() { box.Close() })
+	// The gate's end is held until the sentry's stack has stopped, which cannot stop once it has read the end: see
+	// link.Pair.
+	t.Cleanup(func() { packets.Close(); box.Close() })
 	ca, err := g.Begin(packets, phases, control.Decoys{}, s)
 	if err != nil {
 		t.Fatal(err)
