@@ -86,7 +86,7 @@ func newDesk(t *testing.T, value string) (*desk, *os.File) {
 	}
 	go d.answer()
 	t.Cleanup(func() {
-		d.Server.Close()
+		d.Close()
 		<-d.over
 	})
 	return d, f
@@ -197,7 +197,7 @@ func TestGateProgram_UsesGrants(t *testing.T) {
 	if err := g.SetSecrets(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	second.Server.Close()
+	second.Close()
 	if err := g.SetSecrets(nil, []plan.Grant{github}); err != nil {
 		t.Fatal(err)
 	}
