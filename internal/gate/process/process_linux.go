@@ -154,7 +154,7 @@ func begin(q control.Request, sandbox string, line *os.File, from []*os.File) (w
 		return nil, nil, err
 	}
 	w = &warden{sandbox: sandbox, wallet: wallet.New(time.Now), stops: q.Decoys.Stops, journal: j, clock: time.Now,
-		stop: make(chan struct{}),
+		stop:    make(chan struct{}),
 		changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
