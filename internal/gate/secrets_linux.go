@@ -77,10 +77,10 @@ func (x *exchange) charge(q inspect.Request) *inspect.Denial {
 			return nil
 		}
 		x.flow.mu.Lock()
-		if x.flow.carried == nil {
-			x.flow.carried = wallet.Carried{}
+		if x.carried == nil {
+			x.carried = wallet.Carried{}
 		}
-		maps.Copy(x.flow.carried, carry.Grants)
+		maps.Copy(x.carried, carry.Grants)
 		x.flow.mu.Unlock()
 		if x.wallet.Gone(carry.Grants) == "" { // a later change finds the flow, and cuts it
 			x.carry, x.event.Grants = carry, carry.Names()
@@ -179,7 +179,7 @@ func (s *searched) Read(p []byte) (int, error) {
 	if errors.As(err, &scrub.Found{}) || errors.Is(err, scrub.ErrCoding) {
 		why := printable([]byte(err.Error()))
 		s.x.leaks.end(why)
-		s.x.deny(http.StatusBadGateway, "", why, "")
+		_ = s.x.deny(http.StatusBadGateway, "", why, "")
 	}
 	return n, err
 }

@@ -134,8 +134,8 @@ func (p *Process) wait() {
 }
 
 // Begin starts the gate for packets, the socket of a link of either kind. The gate enforces phases, searches for
-// tokens of decoys, puts secrets into requests as s says, and writes events to the journal. packets is not closed. ca is
-// Reply.CA.
+// tokens of decoys, puts secrets into requests as s says, and writes events to the journal. packets is not closed. ca
+// is Reply.CA.
 func (p *Process) Begin(packets *os.File, phases []plan.Phase, d Decoys, s Secrets) (ca []byte, err error) {
 	return p.begin(phases, d, s, packets)
 }
@@ -185,8 +185,8 @@ func (p *Process) SetPolicy(phases []plan.Phase) error {
 	return err
 }
 
-// SetSecrets replaces the grants, and the line unless line is nil; line is not closed. When it returns nil, requests in
-// progress that carry the secret of a grant that is gone or revoked have been cut, and the gate has forgotten its value.
+// SetSecrets replaces the grants, and the line unless line is nil; line is not closed. When it returns nil, connections
+// that have carried the secret of a grant that is gone or revoked have been cut, and the gate has forgotten its value.
 func (p *Process) SetSecrets(line *os.File, grants []plan.Grant) error {
 	_, err := p.ask(Request{Secrets: &Secrets{Line: line, Grants: grants}})
 	return err

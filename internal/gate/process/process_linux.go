@@ -153,7 +153,8 @@ func begin(q control.Request, sandbox string, line *os.File, from []*os.File) (w
 	if err != nil {
 		return nil, nil, err
 	}
-	w = &warden{sandbox: sandbox, wallet: wallet.New(time.Now), stops: q.Decoys.Stops, journal: j, clock: time.Now, stop: make(chan struct{}),
+	w = &warden{sandbox: sandbox, wallet: wallet.New(time.Now), stops: q.Decoys.Stops, journal: j, clock: time.Now,
+		stop:    make(chan struct{}),
 		changed: make(chan struct{}, 1)}
 	if err = w.take(q.Phases); err != nil {
 		return nil, nil, errors.Join(err, j.Close())
@@ -173,7 +174,8 @@ func begin(q control.Request, sandbox string, line *os.File, from []*os.File) (w
 	for _, t := range q.Decoys.Tokens {
 		tokens = append(tokens, decoy.Token(t))
 	}
-	w.gate, err = gate.New(context.Background(), gate.Options{FD: packets, Report: w.report, Tokens: tokens, Wallet: w.wallet})
+	w.gate, err = gate.New(context.Background(),
+		gate.Options{FD: packets, Report: w.report, Tokens: tokens, Wallet: w.wallet})
 	inspects := w.inspects
 	w.mu.Unlock()
 	if err == nil && inspects {

@@ -86,7 +86,7 @@ func newDesk(t *testing.T, value string) (*desk, *os.File) {
 	}
 	go d.answer()
 	t.Cleanup(func() {
-		d.Server.Close()
+		d.Close()
 		<-d.over
 	})
 	return d, f
@@ -197,7 +197,7 @@ func TestGateProgram_UsesGrants(t *testing.T) {
 	if err := g.SetSecrets(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	second.Server.Close()
+	second.Close()
 	if err := g.SetSecrets(nil, []plan.Grant{github}); err != nil {
 		t.Fatal(err)
 	}
@@ -248,8 +248,9 @@ func newGated(t *testing.T, phases []plan.Phase, s control.Secrets) *gated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer packets.Close()
-	t.Cleanup(func() { box.Close() })
+	// The gate's end is held until the sentry's stack has stopped, which cannot stop once it has read the end: see
+	// link.Pair.
+	t.Cleanup(func() { packets.Close(); box.Close() })
 	ca, err := g.Begin(packets, phases, control.Decoys{}, s)
 	if err != nil {
 		t.Fatal(err)

@@ -27,15 +27,15 @@ type Found struct{ Grant string }
 
 // Error implements error.
 func (f Found) Error() string {
-	return "the encoded body has the secret of grant " + f.Grant + ", which can be replaced in a body without an encoding only"
+	return "the encoded body has the secret of grant " + f.Grant + ", and only one without an encoding can be changed"
 }
 
 // ErrCoding means that a body cannot be decoded.
 var ErrCoding = errors.New("the body has an encoding that cannot be searched for secrets")
 
-// Encoded returns a reader of r, which has a Content-Encoding: gzip, deflate, or zstd. It returns the bytes of r as they
-// are, and each only when all that is decoded from it was searched. It fails with Found at the first value, and with
-// ErrCoding if r cannot be decoded. Another encoding is ErrCoding at once.
+// Encoded returns a reader of r, which has a Content-Encoding: gzip, deflate, or zstd. It returns the bytes of r as
+// they are, and each only when all that is decoded from it was searched. It fails with Found at the first value, and
+// with ErrCoding if r cannot be decoded. Another encoding is ErrCoding at once.
 func (l *Live) Encoded(coding string, r io.Reader) (io.ReadCloser, error) {
 	e := &encoded{in: &tap{r: bufio.NewReaderSize(r, leastIn)}}
 	switch strings.ToLower(strings.TrimSpace(coding)) {

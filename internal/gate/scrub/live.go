@@ -12,8 +12,8 @@ type Live struct {
 	set *Set // guarded by mu
 }
 
-// Change replaces the secrets, and overwrites those before. It waits for searches in progress, and keeps no reference to
-// the values.
+// Change replaces the secrets, and overwrites those before. It waits for searches in progress, and keeps no reference
+// to the values.
 func (l *Live) Change(secrets []Secret) {
 	set := NewSet(secrets)
 	l.mu.Lock()

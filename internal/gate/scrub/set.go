@@ -76,7 +76,10 @@ type hit struct {
 
 // find returns the first form in b: of those that begin there, the longest.
 func (s *Set) find(b []byte) (first hit, found bool) {
-	for i := s.skip(b, 0); i >= 0 && !(found && i >= first.at+step); i = s.skip(b, i+step) { // later, nothing begins earlier
+	for i := s.skip(b, 0); i >= 0; i = s.skip(b, i+step) {
+		if found && i >= first.at+step { // nothing begins earlier
+			break
+		}
 		for _, p := range s.places[binary.LittleEndian.Uint32(b[i:])] {
 			f := &s.forms[p.form]
 			at := i - p.at

@@ -65,8 +65,9 @@ func New(now func() time.Time) *Wallet {
 		waiting: map[string]chan struct{}{}}
 }
 
-// Change replaces the grants; what was decided by the others no longer Stands. The values of grants that are gone go out
-// no more. They are still removed from answers until Forget, so that the caller can end connections in between.
+// Change replaces the grants; requests that the others decided carry no secret any more. The values of grants that are
+// gone go out no more. They are still removed from answers until Forget, so that the caller can end connections in
+// between.
 func (w *Wallet) Change(g Grants) error {
 	set, err := grant.NewSet(g.Sandbox, g.Issued)
 	if err != nil {

@@ -3,7 +3,6 @@ package wallet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -359,7 +358,7 @@ func TestWallet_Concurrent(t *testing.T) {
 					if err := c.Fetch(context.Background(), host(t), "GET", "/"); err == nil {
 						if got := sent(t, c); got != token && !strings.Contains(got, "revoked") &&
 							!strings.Contains(got, "control characters") {
-							t.Error(fmt.Sprintf("%q", got))
+							t.Errorf("%q", got)
 						}
 						finds(w, token)
 					}
