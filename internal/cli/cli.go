@@ -1,7 +1,7 @@
 // Package cli is the command line. It has one file per command, which converts flags to options, makes one call of
 // the client, and prints the answer as text or JSON. Results go to stdout, everything else to stderr. Only
-// cmd/coppice imports it. It imports client, client/wire, fault, tty, daemon, mcpapi, and pure packages that need no
-// daemon.
+// cmd/coppice imports it. It imports client, client/wire, fault, tty, daemon, mcpapi, pure packages that need no
+// daemon, and secret/client with program, since it starts the broker of secrets.
 package cli
 
 import (
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -247,7 +248,14 @@ func (a *app) client() (*client.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.cl = client.New(client.Options{Dial: s.Connect})
+		start := func(context.Context) {}
+		if s.Socket == "" {
+			start = a.withBroker(s.Home)
+		}
+		a.cl = client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) {
+			start(ctx)
+			return s.Connect(ctx)
+		}})
 	}
 	return a.cl, nil
 }

@@ -40,8 +40,9 @@ source has one, not behind a link; --same-identity keeps that of the source.
 
 In a git repository, a sandbox from host works on a new branch coppice/NAME; see
 docs/git.md. The policy is merged from files and flags; see docs/policy.md. For
-limits and retention see docs/LIMITS.md. Mounts such as /tmp have no history;
-nor have the paths of --ignore, which rewinds leave as they are.`,
+limits and retention see docs/LIMITS.md; for --grant see "coppice help grant".
+Mounts such as /tmp have no history; nor have the paths of --ignore, which
+rewinds leave as they are.`,
 		Example: `  coppice create box
   coppice create fix-auth --at v1.2
   coppice create py --preset pypi --allow api.example.com
@@ -91,6 +92,7 @@ type making struct {
 	ignore  []string
 	locked  string // --confine
 	runtime string // --runtime
+	grants  []string
 	repo    repository
 }
 
@@ -112,6 +114,10 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 		"set an environment variable for all commands, `K=V`; K alone passes the current value")
 	f.BoolVar(&mk.req.SameIdentity, "same-identity", false,
 		"keep the machine ID of the source; of a sandbox, also its SSH host keys")
+	f.StringArrayVar(&mk.grants, "grant", nil,
+		"let it use a secret, `GRANT[=SECRET]`, and reach the hosts of it; also ,for=8h and other flags of "+
+			"\"coppice grant\"; repeatable")
+	f.BoolVar(&mk.req.GrantsLater, "grants-later", false, "allow \"coppice grant\" while it runs")
 	mk.labels.flag(cmd, "label the sandbox, `KEY=VALUE`; repeatable; see \"coppice help ls\"")
 	f.StringVar(&mk.req.Self, "self", "",
 		"operations allowed from inside, at "+wire.SelfSocket+
@@ -126,6 +132,7 @@ func (mk *making) flags(a *app, cmd *cobra.Command) {
 	f.StringArrayVar(&mk.limits, "limit", nil,
 		"`LIMITS` of the sandbox, as in memory=4GiB,cpus=1.5, or pids=512,disk=10GiB; of a command, as in "+
 			"time=30m,output=100MiB; of a process, as in files=1024; repeatable")
+	must(cmd.RegisterFlagCompletionFunc("grant", a.grantables))
 	must(cmd.RegisterFlagCompletionFunc("from", a.sources))
 	must(cmd.RegisterFlagCompletionFunc("self",
 		fixed(wire.SelfOff, wire.SelfRead, wire.SelfRewind)))
@@ -146,7 +153,10 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	if mk.req.Labels, err = label.Parse(mk.labels); err != nil {
 		return sb, err
 	}
-	if mk.req.Env, err = a.env(mk.req.Env); err != nil {
+	if mk.req.Env, err = a.env(mk.req.Env, mk.req.Name); err != nil {
+		return sb, err
+	}
+	if mk.req.Grants, mk.policy.granted, err = grantsOf(mk.grants, a.now()); err != nil {
 		return sb, err
 	}
 	if err := mk.keep.fill(&mk.req); err != nil {
@@ -202,6 +212,10 @@ func (a *app) workDir() string {
 
 // policies fills in the files of the policy.
 func (a *app) policies(mk *making) (err error) {
+	if net := mk.req.Net; len(mk.policy.granted) > 0 && net != "" && net != string(policy.NetRules) {
+		return &usageError{msg: "--net " + net + " cannot be combined with --grant",
+			hint: "drop --net: --grant implies --net rules, and allows the hosts of the grant"}
+	}
 	if net := mk.req.Net; mk.policy.rules() && net != "" && net != string(policy.NetRules) {
 		return &usageError{msg: "--net " + net + " cannot be combined with --allow, --preset or --ask",
 			hint: "drop --net: these flags imply --net rules"}
@@ -285,26 +299,6 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
-}
-
-// env resolves "K" to "K=V" from the environment; an unset variable is omitted, as in Docker.
-func (a *app) env(list []string) ([]string, error) {
-	var out []string
-	for _, kv := range list {
-		k, _, set := strings.Cut(kv, "=")
-		if k == "" {
-			return nil, usagef("invalid variable %q: must be K=V", kv)
-		}
-		if !set {
-			v := a.getenv(k)
-			if v == "" {
-				continue
-			}
-			kv = k + "=" + v
-		}
-		out = append(out, kv)
-	}
-	return out, nil
 }
 
 // source fills in req.From, and returns what the caller must close afterwards.

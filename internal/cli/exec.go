@@ -81,7 +81,7 @@ With --json, the result is one line of JSON on stderr.`,
 			if req.Capture, err = parseCapture(capture); err != nil {
 				return ours(err)
 			}
-			if req.Env, err = a.env(req.Env); err != nil {
+			if req.Env, err = a.env(req.Env, args[0]); err != nil {
 				return ours(err)
 			}
 			if req.TTY {
@@ -150,7 +150,7 @@ off takes none while the shell runs.`,
 			if err != nil {
 				return ours(err)
 			}
-			env, err := a.env(env)
+			env, err := a.env(env, args[0])
 			if err != nil {
 				return ours(err)
 			}

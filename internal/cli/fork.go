@@ -23,8 +23,9 @@ func (a *app) fork() *cobra.Command {
 They share its layers; nothing is copied. The default snapshot is the current
 state, which is captured first. Forks have the sandbox's policy, without
 temporary rules, plus what the policy flags add, and its labels, plus those of
---label. --tier may select a weaker or stronger tier, but neither workspace nor,
-for a sandbox of tier workspace, any other.
+--label. Of its grants, they have those that were given with --fork reissue, or
+all with --grants reissue. --tier may select a weaker or stronger tier, but
+neither workspace nor, for a sandbox of tier workspace, any other.
 
 Each fork has its own machine ID, which is not part of its history. Before its
 first command it gets new SSH host keys, and the programs in its
@@ -86,6 +87,9 @@ see docs/guides/memory.md.`,
 	f.IntVarP(&req.N, "count", "n", 0, "create `N` forks; those without a name get a generated one")
 	f.BoolVar(&req.Memory, "memory", false, "continue running processes in the forks")
 	f.BoolVar(&req.SameIdentity, "same-identity", false, "keep the machine ID and SSH host keys of the sandbox")
+	f.StringVar(&req.Grants, "grants", "",
+		"which grants the forks get, with new placeholders: none, reissue (all; default: those with --fork reissue)")
+	must(cmd.RegisterFlagCompletionFunc("grants", fixed("none", "reissue")))
 	f.StringVar(&req.At, "at", "", "start from snapshot `REF`")
 	f.StringVar(&req.Tier, "tier", "",
 		"isolation tier: process, supervised, container, gvisor (default: that of the sandbox)")

@@ -79,12 +79,11 @@ func helpPage(cmd *cobra.Command, whole string) string {
 // rootPage returns the list of all commands.
 func rootPage(cmd *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("Usage: " + cmd.UseLine() + "\n")
+	b.WriteString("Usage: coppice COMMAND; see also: coppice help; coppice help COMMAND\n")
 	for _, g := range cmd.Groups() {
 		b.WriteString(g.Title + "\n")
 		writeCommands(&b, cmd.Commands(), g.ID)
 	}
-	b.WriteString("See also: coppice help; coppice help COMMAND\n")
 	return b.String()
 }
 

@@ -30,7 +30,7 @@ func (a *app) hook() *cobra.Command {
 		project             string
 	)
 	cmd := &cobra.Command{
-		Use: "hook HARNESS [flags]", Short: "Configure an agent's harness to mark its tool calls", GroupID: groupAgents,
+		Use: "hook HARNESS [flags]", Short: "Configure an agent's harness to mark its tool calls", GroupID: groupOthers,
 		Long: `Print the configuration with which a harness marks each tool call of its agent,
 so that the history of a sandbox shows the agent's steps. With --install, add it
 to the harness's file. Existing settings are kept; a file that cannot be parsed

@@ -24,7 +24,7 @@ func (a *app) mcp() *cobra.Command {
 		create  bool
 	)
 	cmd := &cobra.Command{
-		Use: "mcp [flags]", Short: "Serve sandboxes as MCP tools", GroupID: groupAgents,
+		Use: "mcp [flags]", Short: "Serve sandboxes as MCP tools", GroupID: groupOthers,
 		Long: `Serve the Model Context Protocol on stdin and stdout until stdin is closed. A
 client, such as an agent's harness, starts this command. The tools are exec,
 head, log, branches, show, diff, checkout, commit, delete, fork, tournament and

@@ -192,6 +192,9 @@ func (a *app) netEvent(ev wire.NetEvent) string {
 	if ev.Rule != "" {
 		add(p.Dim("[" + oneLine(ev.Rule, 200) + "]"))
 	}
+	if len(ev.Grants) > 0 {
+		add("grant " + oneLine(strings.Join(ev.Grants, ", "), 200))
+	}
 	if ev.Kind == wire.NetPolicy {
 		add(p.Dim(oneLine(ev.Policy, 19))) // the beginning of a digest identifies it
 	}

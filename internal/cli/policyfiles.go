@@ -19,7 +19,8 @@ import (
 // wanting has the policy flags.
 type wanting struct {
 	files, allow, presets []string
-	agent                 string // the preset that --agent adds
+	agent                 string        // the preset that --agent adds
+	granted               []policy.Rule // the hosts of --grant
 	ask                   bool
 	asks                  *pflag.Flag // the flag of ask
 	noFiles               bool        // ignore the default files
@@ -39,7 +40,7 @@ func (p *wanting) flags(cmd *cobra.Command) {
 
 // rules reports whether the flags set the network to rules.
 func (p *wanting) rules() bool {
-	return len(p.allow)+len(p.presets) > 0 || p.agent != "" || p.asks.Changed
+	return len(p.allow)+len(p.presets)+len(p.granted) > 0 || p.agent != "" || p.asks.Changed
 }
 
 // automatic adds the flag of the commands that read the default files.
@@ -88,6 +89,11 @@ func (p *wanting) said() (out []wire.PolicyFile, err error) {
 			a.Presets = append(a.Presets, policy.Said[string]{Value: name})
 		}
 		if err := add("--preset", a); err != nil {
+			return nil, err
+		}
+	}
+	if len(p.granted) > 0 {
+		if err := add("--grant", policy.Access{Allow: p.granted}); err != nil {
 			return nil, err
 		}
 	}

@@ -19,9 +19,7 @@ const (
 	groupRun     = "run"
 	groupHistory = "history"
 	groupAccess  = "access"
-	groupGit     = "git"
-	groupAgents  = "agents"
-	groupDaemon  = "daemon"
+	groupOthers  = "others"
 )
 
 const rootLong = `Coppice runs AI agents and other programs in sandboxes that can be rewound,
@@ -44,8 +42,8 @@ Environment:
   COPPICE_IDLE    idle time after which an automatically started daemon exits
                   (default: 5m; 0: never)
   COPPICE_EXEC_PATH
-                  directory of coppice-init, coppice-gate and coppice-sentry, if
-                  they are not built in (default: the directory of coppice)
+                  directory of coppice-init and the other helper programs, if they
+                  are not built in (default: the directory of coppice)
   NO_COLOR        if set, disable colors
 
 Variables that configure "coppice serve" are listed in "coppice help serve".`
@@ -62,16 +60,14 @@ func (a *app) root() *cobra.Command {
 		&cobra.Group{ID: groupRun, Title: "Commands:"},
 		&cobra.Group{ID: groupHistory, Title: "History:"},
 		&cobra.Group{ID: groupAccess, Title: "Access:"},
-		&cobra.Group{ID: groupGit, Title: "Repositories:"},
-		&cobra.Group{ID: groupAgents, Title: "Agents:"},
-		&cobra.Group{ID: groupDaemon, Title: "Daemon:"},
+		&cobra.Group{ID: groupOthers, Title: "Repositories, agents and the daemon:"},
 	)
-	cmd.SetHelpCommandGroupID(groupDaemon)
+	cmd.SetHelpCommandGroupID(groupOthers)
 	return a.assemble(cmd,
 		a.create(), a.run(), a.fork(), a.ls(), a.status(), a.start(), a.stop(), a.rm(), a.update(), a.cp(),
 		a.exec(), a.shell(), a.attach(), a.process(), a.tournament(),
 		a.log(), a.diff(), a.rewind(), a.undo(), a.redo(), a.snapshot(),
-		a.net(), a.policy(), a.ledger(), a.token(),
+		a.net(), a.policy(), a.secret(), a.grant(), a.grants(), a.revoke(), a.ledger(), a.token(),
 		a.git(),
 		a.mcp(), a.hook(),
 		a.serve(), a.system(),

@@ -35,8 +35,10 @@ restarts it on exit.
 
 --agent starts a known agent with Coppice's MCP server, so that it can use the
 history of its sandbox; CMD has the agent's arguments. A new sandbox then has
---self rewind, and the preset of the agent's model unless --net or --policy is
-given.
+--self rewind, and unless --net or --policy is given, the preset of the agent's
+model. If this shell has the key of the model, as in ANTHROPIC_API_KEY, or if a
+secret has the name anthropic, openai or google, the sandbox is granted it: the
+agent has a placeholder instead of the key. See docs/secrets.md.
 
 --in runs it in an existing sandbox. With --create it creates that sandbox if it
 does not exist, as the entry point of a container does. See "coppice create" for
@@ -129,7 +131,7 @@ func (r *runFlags) notWithIn(cmd *cobra.Command) error {
 	for _, name := range []string{
 		"name", "from", "user", "driver", "tier", "net", "limit", "policy", "allow", "preset", "ask",
 		"no-policy-files", "self", "keep-recent", "keep-for", "repo", "at", "dirty", "no-repo", "label",
-		"same-identity",
+		"same-identity", "grant", "grants-later",
 	} {
 		if cmd.Flags().Changed(name) {
 			return usagef("--in %s and --%s are mutually exclusive", r.in, name)
@@ -181,11 +183,13 @@ func (a *app) runRequest(cmd *cobra.Command, given *runFlags, args []string) (
 		given.mk.req.Name = name
 	}
 	if isNew {
+		keys := given.agentGrants()
 		sb, err := a.make(cmd, &given.mk)
 		if err != nil {
 			return "", req, err
 		}
 		name = sb.Name
+		a.grantKeys(cmd.Context(), name, keys)
 	} else if err := a.prepareIn(cmd.Context(), given, name, &req); err != nil {
 		return "", req, err
 	}
@@ -205,7 +209,7 @@ func (a *app) prepareIn(ctx context.Context, given *runFlags, sandbox string, re
 			return err
 		}
 	}
-	env, err := a.env(given.mk.req.Env)
+	env, err := a.env(given.mk.req.Env, sandbox)
 	req.Env = append(req.Env, env...)
 	return err
 }

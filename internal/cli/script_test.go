@@ -88,6 +88,7 @@ func TestScripts(t *testing.T) {
 			"capture":    cmdCapture,
 			"eventually": cmdEventually,
 			"daemon":     cmdDaemon,
+			"broker":     cmdBroker,
 			"tmpfs":      cmdTmpfs,
 			"btrfs":      cmdBtrfs,
 			"overlayfs":  cmdOverlayfs,
@@ -121,6 +122,7 @@ func setup(e *testscript.Env) error {
 	e.Setenv("TESTDATA", testdata)
 	env := append([]string{}, e.Vars...)
 	down := func(home string) {
+		defer func() { _ = killBroker(home) }()
 		if _, err := os.Stat(filepath.Join(home, "format")); err != nil {
 			return
 		}

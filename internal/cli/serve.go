@@ -26,7 +26,7 @@ func (a *app) serve() *cobra.Command {
 	)
 	all := settings(&opt)
 	cmd := &cobra.Command{
-		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupDaemon,
+		Use: "serve [flags]", Short: "Run the daemon in the foreground", GroupID: groupOthers,
 		Long: `Run the daemon in the foreground until SIGINT or SIGTERM. This is rarely
 necessary: the first command starts a daemon, which exits when it is idle.
 Commands in sandboxes outlive the daemon; the next one adopts them.

@@ -4,7 +4,7 @@ import "github.com/spf13/cobra"
 
 func (a *app) system() *cobra.Command {
 	return group(&cobra.Command{
-		Use: "system", Short: "Maintain the store, and inspect this host", GroupID: groupDaemon,
+		Use: "system", Short: "Maintain the store, and inspect this host", GroupID: groupOthers,
 		Long: `Free and verify the store, show what this host supports, follow the events of
 all sandboxes, and print what other programs need from coppice.`,
 		Example: `  coppice system probe

@@ -136,6 +136,9 @@ func (a *app) removeHome(ctx context.Context, home string) (mounted bool, err er
 	if _, err := endDaemon(ctx, s); err != nil {
 		return false, err
 	}
+	if err := stopBroker(ctx, home); err != nil {
+		return false, err
+	}
 	release, err := lockHome(home)
 	if err != nil {
 		return false, err

@@ -111,3 +111,17 @@ func (i Item) fill(g *Grant) (refused []string, err error) {
 	}
 	return slices.Clone(p.Refused), nil
 }
+
+// PresetEnv returns the variables of a preset.
+func PresetEnv(name string) []string {
+	all, err := presets()
+	if err != nil {
+		return nil
+	}
+	for _, p := range all {
+		if p.Name == name {
+			return slices.Clone(p.Env)
+		}
+	}
+	return nil
+}
