@@ -86,6 +86,15 @@ func site(dir string, hits io.Writer) http.Handler {
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "hello from %s over %s\n", r.Host, r.Proto)
 	})
+	// It answers with the head and the body of the request, and keeps what it got for Authorization.
+	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(hits, "echo %s %s\n", r.Host, r.Header.Get("Authorization"))
+		w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+		for name, values := range r.Header {
+			fmt.Fprintf(w, "%s: %s\n", name, strings.Join(values, ", "))
+		}
+		_, _ = io.Copy(w, r.Body)
+	})
 	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, r.URL.Query().Get("to"), http.StatusFound)
 	})
