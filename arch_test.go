@@ -32,9 +32,10 @@ var packages = map[string][]string{
 	"cmd/coppice-broker": {"internal/secret/broker"},
 
 	"internal/cli": {
-		"client", "client/wire", "internal/daemon", "internal/fault", "internal/filter", "internal/hook",
-		"internal/inside", "internal/label", "internal/ledger/format", "internal/mcpapi", "internal/policy",
-		"internal/proposal", "internal/registry", "internal/removal", "internal/tty",
+		"client", "client/wire", "internal/daemon", "internal/fault", "internal/filter", "internal/grant",
+		"internal/hook", "internal/inside", "internal/label", "internal/ledger/format", "internal/mcpapi",
+		"internal/policy", "internal/program", "internal/proposal", "internal/registry", "internal/removal",
+		"internal/secret/client", "internal/tty",
 	},
 	"internal/daemon": {
 		"client", "client/wire", "internal/admission", "internal/audit", "internal/auth",

@@ -1,7 +1,7 @@
 // Package cli is the command line. It has one file per command, which converts flags to options, makes one call of
 // the client, and prints the answer as text or JSON. Results go to stdout, everything else to stderr. Only
-// cmd/coppice imports it. It imports client, client/wire, fault, tty, daemon, mcpapi, and pure packages that need no
-// daemon.
+// cmd/coppice imports it. It imports client, client/wire, fault, tty, daemon, mcpapi, pure packages that need no
+// daemon, and secret/client with program, since it starts the broker of secrets.
 package cli
 
 import (

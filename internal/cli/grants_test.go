@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,12 @@ func newGrantLab(t *testing.T) *grantLab {
 
 // with returns the lab for a subtest.
 func (v *grantLab) with(t *testing.T) *grantLab { return &grantLab{v.lab.with(t), v.value} }
+
+// box creates the sandbox. Its gate inspects, so that it trusts what the daemon's host trusts.
+func (v *grantLab) box(flags ...string) {
+	v.t.Helper()
+	v.run(slices.Concat([]string{"create", sandbox, "--from", "host", "--no-repo"}, plainEnv(), flags)...)
+}
 
 // placeholder returns that of the grant key of a sandbox.
 func (v *grantLab) placeholder(of string) string {
@@ -111,9 +118,13 @@ func TestGrants_OverHTTP(t *testing.T) {
 
 	t.Run("not in other places", func(t *testing.T) {
 		v := v.with(t)
-		out := v.mustIn(sandbox, `curl -qsS -H "X-Other: $KEY" -d "body $KEY" https://api.lab.test/echo`)
+		out := v.mustIn(sandbox, `curl -qsS -d "body $KEY" https://api.lab.test/echo`)
 		if !strings.Contains(out, "body "+placeholder) || v.count("api.lab.test") != 2 {
 			t.Errorf("answer %s; hits %s", out, v.hits())
+		}
+		out = v.mustIn(sandbox, `curl -qsS -w '%{http_code}' -H "X-Other: $KEY" https://api.lab.test/echo`)
+		if !strings.HasSuffix(out, "403") {
+			t.Errorf("another header: %s", out)
 		}
 	})
 

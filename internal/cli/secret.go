@@ -48,7 +48,7 @@ needs the value, in the environment of your latest "coppice secret" command:
   command:PROGRAM ARG... the output of a program
   gh[:HOST], op://VAULT/ITEM/FIELD, pass:NAME, gcloud[:ACCOUNT], aws[:PROFILE]
                          the output of that program
-  vault:MOUNT/PATH#FIELD HashiCorp Vault or OpenBao at VAULT_ADDR, by VAULT_TOKEN
+  vault:MOUNT/PATH#FIELD HashiCorp Vault or OpenBao, at VAULT_ADDR
 
 The kind, as in github, decides the form of placeholders. It is recognized by
 the value; with --kind, a value of another kind is refused.`,
