@@ -97,8 +97,8 @@ func grantNote(g wire.Grant) string {
 	return note
 }
 
-// warnUnreachable warns of the hosts of a grant that the policy of the sandbox does not let it reach: a grant changes no
-// rule.
+// warnUnreachable warns of the hosts of a grant that the policy of the sandbox does not let it reach: a grant changes
+// no rule.
 func (a *app) warnUnreachable(ctx context.Context, c *client.Client, name string, g grant.Grant) {
 	var denied []string
 	for _, rule := range destinations(g) {

@@ -122,7 +122,8 @@ func (g *granting) item() (grant.Item, error) {
 		}
 		i.Ports = append(i.Ports, uint16(p))
 	}
-	i.Kind, i.Mode, i.Except, i.Env, i.Rate, i.Fork, i.Insecure = g.kind, g.mode, g.except, g.env, g.rate, g.fork, g.insecure
+	i.Kind, i.Mode, i.Except, i.Env = g.kind, g.mode, g.except, g.env
+	i.Rate, i.Fork, i.Insecure = g.rate, g.fork, g.insecure
 	return i, nil
 }
 

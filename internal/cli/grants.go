@@ -101,7 +101,9 @@ func (a *app) listUses(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	events := slices.DeleteFunc(append([]wire.NetEvent{}, res.Events...), func(ev wire.NetEvent) bool { return len(ev.Grants) == 0 })
+	events := slices.DeleteFunc(append([]wire.NetEvent{}, res.Events...), func(ev wire.NetEvent) bool {
+		return len(ev.Grants) == 0
+	})
 	return a.print(map[string]any{"events": events}, func(w io.Writer) error {
 		for _, ev := range events {
 			if _, err := fmt.Fprintln(w, a.netEvent(ev)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -158,14 +159,18 @@ func TestGrants_OverHTTP(t *testing.T) {
 		v := v.with(t)
 		v.run("stop", sandbox)
 		err := filepath.WalkDir(v.dir, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !e.Type().IsRegular() {
+			if errors.Is(err, fs.ErrNotExist) {
 				return nil // removed meanwhile
 			}
-			b, err := os.ReadFile(path)
-			if err == nil {
-				v.absent(path, string(b))
+			if err != nil || !e.Type().IsRegular() {
+				return err
 			}
-			return nil
+			b, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			v.absent(path, string(b))
+			return err
 		})
 		if err != nil {
 			t.Error(err)

@@ -54,8 +54,8 @@ func (a *app) secrets(ctx context.Context) (secretStore, error) {
 	return brokerOf(home), nil
 }
 
-// withBroker returns a function that starts the broker of a home with stored secrets, once. The daemon, which may live in
-// a user namespace, cannot start it: programs that keep secrets must run in the session of the owner. An error is a
+// withBroker returns a function that starts the broker of a home with stored secrets, once. The daemon, which may live
+// in a user namespace, cannot start it: programs that keep secrets must run in the session of the owner. An error is a
 // warning, since only grants need the broker.
 func (a *app) withBroker(home string) func(context.Context) {
 	var once sync.Once

@@ -16,7 +16,7 @@ import (
 // startBroker starts the broker of a home unless one runs.
 func (a *app) startBroker(ctx context.Context, home string) error {
 	programs := program.New(filepath.Join(home, "programs"), a.getenv("COPPICE_EXEC_PATH"))
-	defer programs.Close()
+	defer func() { _ = programs.Close() }()
 	return secret.Start(ctx, secret.Options{Home: home, Programs: programs, Env: os.Environ()})
 }
 
@@ -34,8 +34,9 @@ func stopBroker(ctx context.Context, home string) error {
 		return fault.Wrap(err, "stop the broker (pid %d)", st.PID)
 	}
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if now, err := c.Status(ctx); err != nil || now.Boot != st.Boot {
-			return nil
+		now, err := c.Status(ctx)
+		if fault.Is(err, fault.Unavailable) || err == nil && now.Boot != st.Boot {
+			return nil //nolint:nilerr // it has exited
 		}
 	}
 	return fault.New(fault.Timeout, "the broker (pid %d) did not stop", st.PID)

@@ -37,8 +37,8 @@ func (c *Grants) rows(ctx context.Context, id timeline.SandboxID) ([]meta.Grant,
 }
 
 // counted returns rows, all of one sandbox, with the uses that the gate has written to the journal since they were last
-// counted. The gate writes a use before the request goes out, so that none is forgotten in a crash. If events were lost,
-// a grant with a limited number of uses ends.
+// counted. The gate writes a use before the request goes out, so that none is forgotten in a crash. If events were
+// lost, a grant with a limited number of uses ends.
 func (c *Grants) counted(rows []meta.Grant) ([]meta.Grant, error) {
 	rows = slices.Clone(rows)
 	for i := range rows {

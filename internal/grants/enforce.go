@@ -102,8 +102,8 @@ func (c *Grants) end(id timeline.SandboxID) (json.RawMessage, error) {
 // a placeholder are refused until Watch finds one.
 func (c *Grants) Starting(ctx context.Context, rec *meta.Sandbox) (plan.Secrets, error) {
 	s := plan.Secrets{Later: rec.GrantsLater}
-	if able(rec) != nil {
-		return plan.Secrets{}, nil
+	if able(rec) != nil { // no gate of it could have them
+		return plan.Secrets{}, nil //nolint:nilerr // Give has refused every grant
 	}
 	rows, err := c.rows(ctx, rec.ID)
 	if err != nil || len(rows) == 0 {
@@ -144,6 +144,7 @@ func (c *Grants) Withdraw(ctx context.Context, id timeline.SandboxID) {
 	defer cancel()
 	err := c.config.Broker.Withdraw(ctx, string(id))
 	if err != nil && !fault.Is(err, fault.Unavailable) { // a broker that has exited has no registrations
-		c.config.Log.Warn("could not withdraw the grants of a stopped sandbox; its gate has exited", "sandbox", id, "err", err)
+		c.config.Log.Warn("could not withdraw the grants of a stopped sandbox; its gate has exited",
+			"sandbox", id, "err", err)
 	}
 }

@@ -24,8 +24,8 @@ func CheckFork(mode string) error {
 
 // ForkGrants issues the live grants of a sandbox again for forks that were just created: those with fork "reissue" if
 // mode is "", all if it is "reissue", or none. They have the same end, and the uses that are left. The placeholders of
-// the parent become aliases; those of the other grants are refused, with a hint. The warnings for each fork name what it
-// does not have. Until ForkGrants returns, the forks have no grants.
+// the parent become aliases; those of the other grants are refused, with a hint. The warnings for each fork name what
+// it does not have. Until ForkGrants returns, the forks have no grants.
 func (c *Grants) ForkGrants(ctx context.Context, parent *meta.Sandbox, forks []meta.Sandbox, mode string) [][]string {
 	warnings := make([][]string, len(forks))
 	rows, err := c.config.Store.Grants(ctx, parent.ID)
@@ -66,7 +66,9 @@ func (c *Grants) fork(
 }
 
 // reissue gives a fork a grant of its parent, or stores that the placeholder is to be refused.
-func (c *Grants) reissue(ctx context.Context, child *meta.Sandbox, row meta.Grant, mode string) (given bool, err error) {
+func (c *Grants) reissue(
+	ctx context.Context, child *meta.Sandbox, row meta.Grant, mode string,
+) (given bool, err error) {
 	is, err := issued(row)
 	if err != nil {
 		return false, err

@@ -201,7 +201,9 @@ func (c *Grants) RevokeGrant(ctx context.Context, name, as string) error {
 
 // finish records that a live grant ends, stores that, and puts it in force. A broker that does not run has no value to
 // give, and a keeper or gate that does not answer lets nothing pass.
-func (c *Grants) finish(ctx context.Context, s Held, rec *meta.Sandbox, rows []meta.Grant, as, state, why string) error {
+func (c *Grants) finish(
+	ctx context.Context, s Held, rec *meta.Sandbox, rows []meta.Grant, as, state, why string,
+) error {
 	i := slices.IndexFunc(rows, func(o meta.Grant) bool { return o.Name == as })
 	rows[i].State, rows[i].Why = state, why
 	return c.config.Recorder.Do(ctx, c.drafts(ctx, rec, state, rows[i]), func(ctx context.Context) error {

@@ -464,7 +464,7 @@ func TestStarting_NeedsNoBroker(t *testing.T) {
 	at = watch{c: w.Grants}
 	round(true, "register github, box github")
 	w.boxes[rec.ID] = false
-	w.Grants.Withdraw(t.Context(), rec.ID)
+	w.Withdraw(t.Context(), rec.ID)
 	if got := w.took(); got != "withdraw" {
 		t.Error(got)
 	}

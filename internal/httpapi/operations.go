@@ -244,8 +244,8 @@ func aboutNet() map[string]about {
 				"and without grants_later must be stopped first.",
 			example: object{"secret": "github-pat", "preset": "github", "for": "8h"},
 		},
-		"revokeGrant": says("When the answer comes, no request carries the secret, and connections that used it are closed. " +
-			"A grant that is no longer live stays as it is."),
+		"revokeGrant": says("When the answer comes, no request carries the secret, and connections that used it are " +
+			"closed. A grant that is no longer live stays as it is."),
 		"netAsking": says("Only for a running sandbox whose policy asks; otherwise the list is empty. A request " +
 			"that is not answered in time is denied."),
 		"netApprove": {

@@ -132,7 +132,8 @@ func (d *DB) Ticket(ctx context.Context, id timeline.SandboxID, fresh []byte) (t
 		return nil, err
 	}
 	err = d.tx(ctx, func(t *tx) error {
-		t.exec("INSERT INTO tickets SELECT id,?2 FROM sandboxes WHERE id=?1 ON CONFLICT(sandbox) DO NOTHING", string(id), sealed)
+		t.exec("INSERT INTO tickets SELECT id,?2 FROM sandboxes WHERE id=?1 ON CONFLICT(sandbox) DO NOTHING",
+			string(id), sealed)
 		t.each(query, scan, string(id))
 		if t.err == nil && ticket == nil {
 			return fault.New(fault.NotFound, "sandbox %s not found", id)

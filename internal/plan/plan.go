@@ -205,7 +205,8 @@ func (c Config) Conducted() bool { return c.Tier == TierContainer || c.Tier == T
 // GateWaits reports whether the gate starts only when the box sends a packet: its one policy has the network off, and
 // the inside need not trust it.
 func (c Config) GateWaits() bool {
-	return !c.Secrets.Needed() && c.Gated() && c.Confined() && c.Tier != TierGvisor && c.Net == NetOff && len(c.Phases) == 1
+	return !c.Secrets.Needed() && c.Gated() && c.Confined() && c.Tier != TierGvisor &&
+		c.Net == NetOff && len(c.Phases) == 1
 }
 
 // Confined reports whether the box has namespaces and its own root.

@@ -153,8 +153,8 @@ func (k *keeper) openPair() (*os.File, error) {
 }
 
 // beginGate makes the process of the gate serve its end of the link. ca is the authority that the inside must trust, if
-// any. The inside of a running box never trusts the gate that waited for a packet. The caller holds k.rekeying, or is the
-// only user of k.
+// any. The inside of a running box never trusts the gate that waited for a packet. The caller holds k.rekeying, or is
+// the only user of k.
 func (k *keeper) beginGate(p *control.Process, packets *os.File) (ca []byte, err error) {
 	decoys := control.Decoys{Tokens: k.config.Tokens, Stops: k.config.OnTouch == plan.TouchStop}
 	secrets := k.firstSecrets()

@@ -61,7 +61,9 @@ func (k *keeper) setSecrets(s plan.Secrets) error {
 		return err
 	}
 	conn, noLine := openLine(s)
-	defer conn.Close() // returns ErrInvalid for nil
+	if conn != nil {
+		defer conn.Close()
+	}
 	if err := p.SetSecrets(conn, s.Grants); err != nil {
 		return err
 	}
