@@ -70,7 +70,7 @@ type fakeBoxes struct {
 
 type fakeBox struct {
 	boxes  *fakeBoxes
-	hangs  atomic.Bool   // Attach and Paused do not return
+	hangs  atomic.Bool   // Attach and Paused do not return meanwhile
 	mute   chan struct{} // Execs waits until it is closed; nil: it does not
 	thawed atomic.Int32
 	stuck  atomic.Bool // Thaw fails
@@ -154,9 +154,10 @@ func (f *fakeBoxes) Attach(ctx context.Context, dir string) (Box, error) {
 	f.mu.Lock()
 	b := f.boxes[dir]
 	f.mu.Unlock()
-	if b != nil && b.hangs.Load() {
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
+	if b != nil {
+		if err := b.hung(ctx); err != nil {
+			return nil, err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,11 +205,22 @@ func (b *fakeBox) Gone() <-chan struct{}        { return b.gone }
 func (b *fakeBox) Pause(context.Context) error  { b.paused.Store(true); return nil }
 func (b *fakeBox) Resume(context.Context) error { b.paused.Store(false); return nil }
 func (b *fakeBox) Paused(ctx context.Context) (bool, error) {
-	if b.hangs.Load() {
-		<-ctx.Done()
-		return false, ctx.Err()
+	if err := b.hung(ctx); err != nil {
+		return false, err
 	}
 	return b.paused.Load(), nil
+}
+
+// hung waits as long as the box hangs.
+func (b *fakeBox) hung(ctx context.Context) error {
+	for b.hangs.Load() {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 func (b *fakeBox) Rekey(_ context.Context, hostname string, seed []byte) ([]RekeyStep, error) {

@@ -78,12 +78,8 @@ func TestWhy_NamesTheAddressOfADeniedLookup(t *testing.T) {
 }
 
 func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
-	h := newHome(t)
+	h, clock := newClockedHomeAt(t, time.Now().UTC().Truncate(time.Second))
 	ctx := t.Context()
-	now := time.Now().UTC().Truncate(time.Second)
-	h.close()
-	h.clock = func() time.Time { return now }
-	h.open()
 	h.gated("a", "one.example")
 	first := h.verdict("a", "one.example")
 	if first.Verdict != "allow" || first.Rule != "one.example:443" || first.At == "" || first.Until != nil {
@@ -108,7 +104,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 	b := h.box("a")
 	res, err = h.Allow(ctx, "a",
 		wire.AllowRequest{Allow: []string{"three.example:80"}, Deny: []string{"one.example"}, ForMS: 60_000})
-	if until := now.Add(time.Minute); err != nil || !res.Live || res.Until == nil || !res.Until.Equal(until) {
+	if until := clock.now().Add(time.Minute); err != nil || !res.Live || res.Until == nil || !res.Until.Equal(until) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if len(b.set) != 1 || len(b.set[0]) != 2 || b.set[0][0].Digest != res.Policy || !b.set[0][0].Until.Equal(*res.Until) ||
@@ -126,7 +122,7 @@ func TestAllow_AddsPermanentAndTimedRules(t *testing.T) {
 		len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "stays denied") {
 		t.Errorf("%+v, %v", res, err)
 	}
-	now = now.Add(time.Minute)
+	clock.advance(time.Minute)
 	if res := h.verdict("a", "one.example"); res.Verdict != "allow" || res.Policy != second.Policy || res.Until != nil {
 		t.Errorf("after the end of the rule: %+v", res)
 	}

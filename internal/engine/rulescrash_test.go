@@ -35,11 +35,7 @@ func (h *home) killed() {
 // beside it has expired since, so that the policy in force is not the one that the record names.
 func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 	t.Parallel()
-	h := newHome(t)
-	now := time.Now().UTC().Truncate(time.Second)
-	h.close()
-	h.clock = func() time.Time { return now }
-	h.open()
+	h, clock := newClockedHomeAt(t, time.Now().UTC().Truncate(time.Second))
 	h.gated("a", "one.example")
 	for _, req := range []wire.AllowRequest{
 		{Allow: []string{"two.example"}, ForMS: 60_000}, {Allow: []string{"three.example"}},
@@ -48,7 +44,7 @@ func TestRecovery_KeepsRuleBesideExpiredOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now = now.Add(2 * time.Minute)
+	clock.advance(2 * time.Minute)
 	for range 2 {
 		h.killed()
 		if undone := h.undoneOf(h.id("a")); len(undone) > 0 {

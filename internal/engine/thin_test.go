@@ -31,8 +31,13 @@ func (c *clock) advance(by time.Duration) { c.ns.Add(int64(by)) }
 
 // newClockedHome returns a home whose clock advances only when a test advances it.
 func newClockedHome(t testing.TB) (*home, *clock) {
+	return newClockedHomeAt(t, time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC))
+}
+
+// newClockedHomeAt is newClockedHome with a clock that begins at a time.
+func newClockedHomeAt(t testing.TB, at time.Time) (*home, *clock) {
 	c := new(clock)
-	c.ns.Store(time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC).UnixNano())
+	c.ns.Store(at.UnixNano())
 	h := newHome(t)
 	h.close()
 	h.clock = c.now

@@ -13,12 +13,8 @@ import (
 // TestTimedRules_ExpiryRecordedOnStart checks that rules that expire while a sandbox is stopped are recorded once,
 // when it starts again, and that an expiry that its gate has reported is not recorded again.
 func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
-	h := newHome(t)
+	h, clock := newClockedHomeAt(t, time.Now().UTC().Truncate(time.Second))
 	ctx := t.Context()
-	now := time.Now().UTC().Truncate(time.Second)
-	h.close()
-	h.clock = func() time.Time { return now }
-	h.open()
 	h.gated("a", "one.example")
 	for rule, ms := range map[string]int64{"two.example": 60_000, "three.example": 120_000, "four.example": 600_000} {
 		if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{rule}, ForMS: ms}); err != nil {
@@ -42,16 +38,16 @@ func TestTimedRules_ExpiryRecordedOnStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(time.Minute) // the gate reports the end of the first rule
+	clock.advance(time.Minute) // the gate reports the end of the first rule
 	if err := h.NoteEvent(rec.ID, wire.NetEvent{Kind: wire.NetPolicy, Reason: wire.NetRulesEnded}); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(time.Minute)
+	clock.advance(time.Minute)
 	for range 2 {
 		h.box("a")
 		all := ends()
 		if len(all) != 2 || all[1].Rule != "three.example:443" || all[1].Policy != h.verdict("a", "one.example").
-			Policy || !strings.Contains(all[1].Reason, now.Format(time.RFC3339)) {
+			Policy || !strings.Contains(all[1].Reason, clock.now().Format(time.RFC3339)) {
 			t.Fatalf("%+v", all)
 		}
 		if _, err := h.Stop(ctx, "a"); err != nil {
@@ -72,17 +68,13 @@ func TestTimedRules_ExpiryRecordedAfterOtherChange(t *testing.T) {
 		"taken back": {RemoveAllow: []string{"one.example:443"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHome(t)
+			h, clock := newClockedHomeAt(t, time.Now().UTC().Truncate(time.Second))
 			ctx := t.Context()
-			now := time.Now().UTC().Truncate(time.Second)
-			h.close()
-			h.clock = func() time.Time { return now }
-			h.open()
 			h.gated("a", "one.example")
 			if _, err := h.Allow(ctx, "a", wire.AllowRequest{Allow: []string{"two.example"}, ForMS: 60_000}); err != nil {
 				t.Fatal(err)
 			}
-			now = now.Add(time.Minute)
+			clock.advance(time.Minute)
 			if _, err := h.Allow(ctx, "a", change); err != nil {
 				t.Fatal(err)
 			}

@@ -65,7 +65,7 @@ memory = ctypes.create_string_buffer(far, 128)
 def change():
     while True:
         for a in path, far, near: ctypes.memmove(memory, a, len(a))
-threads(2, change); end = time.monotonic() + 2
+threads(2, change); end = time.monotonic() + ROUNDS
 while time.monotonic() < end:
     s = socket.socket(); libc.connect(s.fileno(), memory, 110); no(lambda: s.send(b'x')); s.close()
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); libc.sendto(s.fileno(), b'x', 1, 0, memory, 110); s.close()
@@ -82,7 +82,7 @@ def change():
             s = make(); os.dup2(s.fileno(), 99); s.close()
         os.dup2(file, 99); os.dup2(l.fileno(), 99)
 os.dup2(file, 99); l.setblocking(False)
-threads(2, change); end = time.monotonic() + 2; size = ctypes.c_int(16); out = ctypes.create_string_buffer(128)
+threads(2, change); end = time.monotonic() + ROUNDS; size = ctypes.c_int(16); out = ctypes.create_string_buffer(128)
 while time.monotonic() < end:
     for a in path, near:
         libc.connect(99, a, len(a)); libc.sendto(99, b'x', 1, socket.MSG_DONTWAIT, a, len(a)); libc.bind(99, a, len(a)); libc.listen(99, 1)
@@ -97,14 +97,14 @@ def write(s):
         try: s.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [w]))], socket.MSG_DONTWAIT); return
         except OSError as e:
             if e.errno not in (errno.ENOTCONN, errno.EAGAIN): return
-for _ in range(300):
+for _ in range(75 * ROUNDS):
     s = socket.socket(); s.setblocking(False); threads(1, lambda: write(s)); s.connect_ex(('203.0.113.5', 7))
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); threads(1, lambda: write(s)); no(lambda: s.connect(('203.0.113.5', 7)))
 s = socket.create_connection(('203.0.113.5', 7))
 for _ in range(50): s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 200))])`},
 	{"datagrams that race", `
 udp = lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM); echo, far, none = ('203.0.113.5', 7), ('203.0.113.9', 7), ('127.0.0.1', TARGET)
-unspec = bytes(16); end = time.monotonic() + 4; shared = [udp()]
+unspec = bytes(16); end = time.monotonic() + ROUNDS; shared = [udp()]
 def each(f):
     def run():
         while time.monotonic() < end: no(lambda: f(shared[0]))
@@ -148,7 +148,7 @@ for size, count in (-1, 0), (16, 1025): # what the kernel says
 echo, path = struct.pack('=HH4s', socket.AF_INET, socket.htons(7), bytes([203, 0, 113, 5])).ljust(16, b'\0'), struct.pack('=H', socket.AF_UNIX) + SOCK.encode().ljust(107, b'\0')
 near = struct.pack('=HH4s', socket.AF_INET, socket.htons(TARGET), bytes([127, 0, 0, 1])).ljust(16, b'\0')
 b = ctypes.create_string_buffer(4096); at = ctypes.addressof(b); h = ctypes.create_string_buffer(64 * 8); parts = ctypes.create_string_buffer(16 * 1024)
-rights = struct.pack('@QIIi4x', 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, 0); end = time.monotonic() + 4; shared = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
+rights = struct.pack('@QIIi4x', 20, socket.SOL_SOCKET, socket.SCM_RIGHTS, 0); end = time.monotonic() + ROUNDS; shared = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
 headers = [struct.pack('@QIIQQQQIIII', n, k, 0, p, c, q, r, 0, 0, 0, 0) for n, k in ((at, 16), (at, 110), (0, 0), (at, 0xffffffff)) for p, c in ((ctypes.addressof(parts), 2), (ctypes.addressof(parts), 1024), (8, 1), (0, 0)) for q, r in ((0, 0), (at + 200, 24))]
 def change():
     k = 0
@@ -214,7 +214,7 @@ for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM:
 bound = []
 for _ in range(3000): s = socket.socket(); s.bind(('', 0)); bound.append(s)
 bound.clear()
-for _ in range(20000): socket.socket().close()`},
+for _ in range(6000 * ROUNDS): socket.socket().close() # more than maxRecent in all`},
 	{"a flood of calls that wait", `
 import signal
 l = socket.create_server(('127.0.0.1', 0)); full = socket.socket(); full.bind(('127.0.0.1', 0)); full.listen(0)
@@ -257,11 +257,11 @@ if pid == 0:
         threads(2, lambda: [libc.accept(l.fileno(), None, None) for _ in range(10**6)])
         threads(2, lambda: [libc.accept(l.fileno(), ctypes.create_string_buffer(64), ctypes.byref(ctypes.c_int(64))) for _ in range(10**6)])
     time.sleep(1000)
-time.sleep(3); os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)`},
+time.sleep(ROUNDS); os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)`},
 	{"calls whose callers die", `
 import signal
 l = socket.create_server(('127.0.0.1', 0))
-for i in range(60):
+for i in range(15 * ROUNDS):
     pid = os.fork()
     if pid == 0:
         threads(4, lambda: [socket.create_connection(('203.0.113.5', 7)).getpeername() for _ in range(1000)])
@@ -292,6 +292,7 @@ libc = ctypes.CDLL(None, use_errno=True); syscall = libc.syscall
 libc.connect.argtypes = libc.bind.argtypes = libc.getsockname.argtypes = libc.getpeername.argtypes = libc.accept.argtypes = None
 NR_GETSOCKOPT = 55 if platform.machine() == 'x86_64' else 209
 TARGET, SOCK, DGRAM, RUN, ABSTRACT = int(os.environ['TARGET']), *(os.environ[k] for k in ('SOCK', 'DGRAM', 'RUN', 'ABSTRACT'))
+ROUNDS = int(os.environ['ROUNDS'])
 try: os.listdir('/tmp'); LANDLOCK = False
 except PermissionError: LANDLOCK = True
 def through(): print('THROUGH', flush=True); os._exit(1)
@@ -317,6 +318,15 @@ s = socket.create_connection(('203.0.113.5', 7), timeout=30); s.sendall(b'x'); w
 l = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(l.getsockname()); want(l.accept()[1][0], '127.0.0.1')
 print('ok', flush=True); os._exit(0)`
 
+// rounds is a variable of the scripts: how often an attacker repeats what it does, or for how many seconds. The calls
+// are the same in each round, and one round has hundreds or thousands of them.
+func rounds() string {
+	if testing.Short() {
+		return "ROUNDS=1"
+	}
+	return "ROUNDS=4"
+}
+
 func TestInet_StopsAttackers(t *testing.T) {
 	t.Parallel()
 	for who, uid := range inetUsers(t) {
@@ -326,7 +336,7 @@ func TestInet_StopsAttackers(t *testing.T) {
 				interpreter := python(t)
 				target, reached := hostTarget(t)
 				out, err := newEntrance(t, uid, outside(t)).run([]string{interpreter, "-c",
-					inetPrelude + inetAttackPrelude + a.script + inetStillWorks}, target...)
+					inetPrelude + inetAttackPrelude + a.script + inetStillWorks}, append(target, rounds())...)
 				if err != nil || !strings.HasSuffix(out, "ok\n") || strings.Contains(out, "THROUGH") {
 					t.Errorf("%v\n%.3000s", err, out)
 				}

@@ -51,3 +51,29 @@ func TestNames_ForgetsTheOldest(t *testing.T) {
 		t.Errorf("%d names, want at most %d", all, 2*maxRecent)
 	}
 }
+
+// TestInterrupted_TellsDeathFromSignals checks that a caller that dies is not taken for one that handles a signal, whose
+// dial goes on.
+func TestInterrupted_TellsDeathFromSignals(t *testing.T) {
+	t.Parallel()
+	const none, kill, usr1, stop = "0000000000000000", "0000000000000100", "0000000000000200", "0000000000040000"
+	for _, c := range []struct {
+		own, shared, blocked, pid string
+		want                      unix.Errno
+	}{
+		{none, none, none, "7", 0},
+		{usr1, none, none, "8", restart},
+		{none, usr1, none, "7", restart},
+		{none, usr1, none, "8", unix.EINTR},
+		{usr1, usr1, usr1, "7", 0},
+		{stop, stop, none, "7", 0},
+		{kill, none, none, "8", unix.ESRCH},
+		{none, kill, none, "7", unix.ESRCH},
+		{kill, usr1, usr1, "7", unix.ESRCH},
+	} {
+		f := map[string]string{"SigPnd": c.own, "ShdPnd": c.shared, "SigBlk": c.blocked, "Pid": c.pid, "Tgid": "7"}
+		if got := interrupted(f); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

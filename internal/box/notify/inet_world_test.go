@@ -25,6 +25,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
+	"github.com/coppice-dev/coppice/internal/box/procs"
 	"github.com/coppice-dev/coppice/internal/box/seccomp"
 	"github.com/coppice-dev/coppice/internal/gate/entrance/ask"
 	"github.com/coppice-dev/coppice/internal/landlock"
@@ -49,6 +50,10 @@ type inetConfig struct {
 func beInet() int {
 	var c inetConfig
 	if err := json.Unmarshal([]byte(os.Args[1]), &c); err != nil {
+		return complain("%v", err)
+	}
+	// Orphans remain descendants: see others.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return complain("%v", err)
 	}
 	if c.Files > 0 {
@@ -184,12 +189,19 @@ func (c inetConfig) confine() (listener int, err error) {
 }
 
 // inetUsers returns the users as which the tests run: an ordinary one and, if the test runs as root, root.
+// COPPICE_TEST_ROOT_ONLY or COPPICE_TEST_USER_ONLY selects one of the two.
 func inetUsers(t testing.TB) map[string]int {
 	t.Helper()
 	if os.Getuid() != 0 {
 		return map[string]int{"user": os.Getuid()}
 	}
-	users := map[string]int{"root": 0}
+	users := map[string]int{}
+	if os.Getenv("COPPICE_TEST_USER_ONLY") == "" {
+		users["root"] = 0
+	}
+	if os.Getenv("COPPICE_TEST_ROOT_ONLY") != "" {
+		return users
+	}
 	u, err := user.Lookup("coppiceuser")
 	if err != nil {
 		t.Log("skip: feature ordinary-user: no user coppiceuser")
@@ -500,15 +512,8 @@ func (e *entrance) command(ctx context.Context, program []string, env ...string)
 	return cmd, nil
 }
 
-// others lists the processes in /proc except this one.
-func others() (pids []int, err error) {
-	for _, name := range namesIn("/proc") {
-		if pid, err := strconv.Atoi(name); err == nil && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}
+// others lists this process's descendants, which are the processes of the sandbox.
+func others() ([]int, error) { return procs.PIDs(os.Getpid()) }
 
 // await waits until a dial has begun, or was given up.
 func (e *entrance) await(dial <-chan struct{}, what string) {

@@ -65,14 +65,21 @@ func (w *waiting) over() unix.Errno {
 	return 0
 }
 
-// signalled returns restart if a signal waits for the calling thread, EINTR if one waits for its process, of which the
-// kernel may have chosen another thread to take it, and 0 for none. The first thread is chosen if it does not block the
-// signal (complete_signal in kernel/signal.c). SIGSTOP does not count, which a freeze sends to all threads.
+// signalled returns what interrupted returns for the calling thread; 0 if nothing is known.
 func (c caller) signalled() unix.Errno {
 	f, err := c.status()
 	if err != nil {
 		return 0
 	}
+	return interrupted(f)
+}
+
+// interrupted returns ESRCH if the thread of a status (proc_pid_status(5)) dies, restart if a signal waits for it,
+// EINTR if one waits for its process, of which the kernel may have chosen another thread to take it, and 0 for none.
+// SIGKILL waits for each thread that dies of any signal, shortly before the kernel forgets its call. The first thread
+// is chosen if it does not block the signal (complete_signal in kernel/signal.c). SIGSTOP does not count, which a
+// freeze sends to all threads.
+func interrupted(f map[string]string) unix.Errno {
 	set := func(name string) uint64 {
 		v, _ := strconv.ParseUint(f[name], 16, 64)
 		return v
@@ -80,6 +87,8 @@ func (c caller) signalled() unix.Errno {
 	seen := ^(set("SigBlk") | 1<<(unix.SIGSTOP-1) | 1<<(unix.SIGCONT-1))
 	own, shared := set("SigPnd")&seen, set("ShdPnd")&seen
 	switch {
+	case (own|shared)&(1<<(unix.SIGKILL-1)) != 0:
+		return unix.ESRCH
 	case own != 0, shared != 0 && f["Pid"] == f["Tgid"]:
 		return restart
 	case shared != 0:
