@@ -36,7 +36,7 @@ func stopBroker(ctx context.Context, home string) error {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		now, err := c.Status(ctx)
 		if fault.Is(err, fault.Unavailable) || err == nil && now.Boot != st.Boot {
-			return nil //nolint:nilerr // it has exited
+			return nil
 		}
 	}
 	return fault.New(fault.Timeout, "the broker (pid %d) did not stop", st.PID)

@@ -19,6 +19,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/ledger/format"
 	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/plan"
 	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/rootfs"
@@ -131,15 +132,16 @@ func (e *Engine) startBox(
 ) (_ Box, enforced Enforced, err error) {
 	defer func() {
 		fault.HintNoSpace(err, "make room on the file system of %s, for example with: coppice system gc", e.Home)
+		if err != nil {
+			e.Grants.Withdraw(ctx, s.ID)
+		}
 	}()
 	if rec.Quarantine != nil && from == nil {
 		return nil, enforced,
 			fault.New(fault.Conflict, "sandbox %s is quarantined, and its processes have exited: %s", rec.Name,
 				rec.Quarantine.Reason).
 				WithHint("resume them from memory: coppice process resume %s; or restore the files alone: coppice rewind "+
-					"--files-only "+
-					"%s HEAD",
-					rec.Name, rec.Name)
+					"--files-only %s HEAD", rec.Name, rec.Name)
 	}
 	// The root of a box that has exited may still be open; it must not be mounted twice.
 	if err := e.Files.Cut(ctx, s.Held, s.ID); err != nil {
@@ -186,10 +188,6 @@ func (e *Engine) startBox(
 	if err != nil {
 		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
 	}
-	secrets, err := e.Grants.Starting(ctx, rec)
-	if err != nil {
-		return nil, enforced, fault.Wrap(err, "start sandbox %s", rec.Name)
-	}
 	dirs, shared := worktree.Directories(rec, spec)
 	began, asks := e.Now(), egress.Asks(confined.phases)
 	var b Box
@@ -199,7 +197,7 @@ func (e *Engine) startBox(
 		Strong: rec.Strong, Require: rec.Required, Known: known, Trace: tracesPrograms(rec, kept), Hidden: mask.Places,
 		HiddenAt: mask.Hidden, Evidence: kept, Access: access, Dirs: dirs, Shared: shared, Tokens: tokens, Stops: stops,
 		Phases: confined.phases, Confine: confined.how, Places: confined.places, JournalDir: confined.journal,
-		JournalKey: e.journalAt(s.ID).Key, Asks: asks, Runtime: confined.runtime, Secrets: secrets,
+		JournalKey: e.journalAt(s.ID).Key, Asks: asks, Runtime: confined.runtime, Secrets: confined.secrets,
 	}
 	if from != nil {
 		config.Image, config.Init, config.Client = from.Dir, from.Init, from.Client
@@ -210,11 +208,9 @@ func (e *Engine) startBox(
 	}
 	done()
 	if err != nil {
-		e.Grants.Withdraw(ctx, s.ID)
 		return nil, enforced, fault.Wrap(e.disk.blame(ctx, rec, err), "start sandbox %s", rec.Name)
 	}
 	if err := e.keepProtections(ctx, rec, enforced); err != nil {
-		e.Grants.Withdraw(ctx, s.ID)
 		return nil, enforced, errors.Join(err, b.Stop(context.WithoutCancel(ctx), 0))
 	}
 	e.ended(ctx, s, "its monitor exited")
@@ -369,6 +365,7 @@ type confinement struct {
 	phases  []Phase        // the policies of the gate
 	journal string         // the journal's directory; "" in tier workspace if how says that nothing confines it
 	runtime string         // of tier container
+	secrets plan.Secrets   // registered with the broker of secrets
 }
 
 // confine returns what confines a box. It refuses a damaged policy in every tier.
@@ -384,7 +381,11 @@ func (e *Engine) confine(ctx context.Context, rec *meta.Sandbox) (c confinement,
 		return c, err
 	}
 	c.phases, c.journal = phases, e.journalDir(rec.ID)
-	return c, fault.Wrap(vfs.MkdirAll(e.FS, c.journal), "create the journal of sandbox %s", rec.Name)
+	if err := vfs.MkdirAll(e.FS, c.journal); err != nil {
+		return c, fault.Wrap(err, "create the journal of sandbox %s", rec.Name)
+	}
+	c.secrets, err = e.Grants.Starting(ctx, rec)
+	return c, err
 }
 
 // ended publishes the end of a sandbox's box, once. why is "" if a client asked for it.

@@ -3,6 +3,6 @@
 // what a grant allows, and package secret/broker keeps the values. Only engine and daemon may import it.
 //
 // A grant is given, changed and revoked while the lock of its sandbox is held. The record in the ledger comes first,
-// then the row in the database, then the registration with the broker, and last the gate. Revocation holds once the row says
-// so: whatever fails afterwards, nothing registers the grant again.
+// then the row in the database, then the registration with the broker, and last the gate. Revocation holds once the
+// row says so: whatever fails afterwards, nothing registers the grant again.
 package grants
