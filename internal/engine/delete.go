@@ -90,6 +90,9 @@ func (e *Engine) removeOne(
 			return err
 		}
 	}
+	if err := e.Grants.Removing(ctx, &rec); err != nil {
+		return err
+	}
 	lost := e.journals.Close(ctx, rec.ID)
 	defer func() {
 		if err != nil {

@@ -386,6 +386,31 @@ func TestRevoke_HoldsWithoutBrokerAndGate(t *testing.T) {
 	}
 }
 
+func TestRemoving_RecordsTheEndOfGrants(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rec := w.add("a", "supervised", false)
+	for _, name := range []string{"github", "other"} {
+		spec := github
+		spec.Secret = "github"
+		if _, err := w.GiveGrant(t.Context(), "a", name, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.RevokeGrant(t.Context(), "a", "other"); err != nil {
+		t.Fatal(err)
+	}
+	w.took()
+	for range 2 { // a removal that failed is repeated
+		if err := w.Removing(t.Context(), &rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.took(); got != "record revoked github" {
+		t.Error(got)
+	}
+}
+
 func TestUses_AreCountedFromJournal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
