@@ -163,7 +163,7 @@ func (d *door) url(path, sandbox string) string {
 		id += ".x0123456789"
 	}
 	return strings.NewReplacer("{name}", sandbox, "{id}", id, "{session}", id+".x0123456789", "{exec}", "x0123456789",
-		"{ref}", "HEAD", "{tag}", "t", "{pid}", "99999", "{port}", "9").Replace(path)
+		"{ref}", "HEAD", "{tag}", "t", "{pid}", "99999", "{port}", "9", "{grant}", "g").Replace(path)
 }
 
 // TestOperations_RequireAuthorization calls every operation with each kind of insufficient credentials, and checks
@@ -185,10 +185,11 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 	}
 	rank := map[string]int{"": 0, "read": 1, "operate": 2, "admin": 3}
 	// Operations that a token for other sandboxes may call, beside those of a sandbox, with their status. Writing to
-	// a repository of the host is denied to every token for some sandboxes only.
+	// a repository of the host, and granting a secret, are denied to every token for some sandboxes only.
 	shared := map[string]int{"GET /v1/sandboxes": 200, "GET /v1/events": 200, "GET /v1/ping": 204,
 		"POST /v1/sessions/{id}/attach": 404, "POST /mcp": 415, "GET /mcp": 400, "DELETE /mcp": 400,
-		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403}
+		"POST /v1/sandboxes/{name}/git/apply": 403, "POST /v1/sandboxes/{name}/git/propose": 403,
+		"PUT /v1/sandboxes/{name}/grants/{grant}": 403, "DELETE /v1/sandboxes/{name}/grants/{grant}": 403}
 	for _, op := range operations(t) {
 		name := op.method + " " + op.path
 		q := request{method: op.method, path: d.url(op.path, "a"), body: "{}"}

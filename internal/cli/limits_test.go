@@ -156,13 +156,14 @@ func (w *web) tryOperation(doc *published, base, method, path string, op operati
 	}
 	res := w.do(method, where, string(b), append(header, "Content-Type", "application/json")...) //nolint:bodyclose // do sees to it
 	got, err := io.ReadAll(res.Body)
-	// The scene has nothing to redo, no TCP, a checkpoint of another log, and no repository.
+	// The scene has nothing to redo, no TCP, a checkpoint of another log, no repository, and no broker.
 	expected := map[string]int{"sending": http.StatusNotFound, "packLayer": http.StatusNotFound,
 		"sent": http.StatusNotFound, "receive": http.StatusNotFound, "showProposal": http.StatusNotFound,
 		"diffProposal":  http.StatusNotFound,
 		"patchProposal": http.StatusNotFound, "applyProposal": http.StatusNotFound, "propose": http.StatusBadRequest,
 		"rebase": http.StatusBadRequest, "redo": http.StatusNotFound, "previewPort": http.StatusNotImplemented,
-		"witnessLedger": http.StatusBadRequest, "gitApply": http.StatusBadRequest}[op.OperationID]
+		"witnessLedger": http.StatusBadRequest, "gitApply": http.StatusBadRequest,
+		"giveGrant": http.StatusServiceUnavailable}[op.OperationID]
 	if err != nil || res.StatusCode >= 300 && res.StatusCode != expected {
 		w.t.Errorf("the example of %s: %d %s, %v", op.OperationID, res.StatusCode, got, err)
 	}
@@ -193,7 +194,7 @@ func (w *web) scene(base, name string) map[string]string {
 		w.t.Fatal(all)
 	}
 	return map[string]string{"name": name, "exec": session.Exec, "id": session.ID, "pid": fmt.Sprint(all.Execs[0].PID),
-		"port": "3000", "ref": "HEAD", "tag": "good", "path": "/tmp/x"}
+		"port": "3000", "ref": "HEAD", "tag": "good", "path": "/tmp/x", "grant": "github"}
 }
 
 // place returns the URL of an operation with its parameters, known or changed, and the headers for parameters in

@@ -34,7 +34,7 @@ command prints a value. See docs/secrets.md.`,
 func (a *app) secretSet() *cobra.Command {
 	var from, kind string
 	cmd := &cobra.Command{
-		Use: "set NAME [flags]", Short: "Store or replace a secret",
+		Use: "set SECRET [flags]", Short: "Store or replace a secret",
 		Long: `Store a secret, or replace it: gates use the new value with their next request.
 The value is read from stdin, or at a terminal from a prompt without echo; it is
 never an argument. A final newline is removed.
@@ -86,7 +86,7 @@ the value; with --kind, a value of another kind is refused.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&from, "from", "", "where the value is kept, `SOURCE` (default: age)")
+	f.StringVar(&from, "from", "", "where the value is kept, `STORE` (default: age)")
 	f.StringVar(&kind, "kind", "", "refuse values that are not of `KIND`, as in github")
 	must(cmd.RegisterFlagCompletionFunc("from", fixed("age", "env:", "file:", "command:", "vault:", "gh", "op://", "pass:",
 		"gcloud", "aws")))

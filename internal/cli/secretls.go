@@ -85,7 +85,7 @@ func orDash(s string) string {
 func (a *app) secretRm() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use: "rm NAME... [flags]", Aliases: []string{"remove"}, Short: "Remove secrets",
+		Use: "rm SECRET... [flags]", Aliases: []string{"remove"}, Short: "Remove secrets",
 		Long: `Remove secrets, and print their names. A secret that a grant of a running
 sandbox uses is kept, unless --force is given; then the sandboxes' requests with
 it are refused immediately. A value in another program's store is not removed
@@ -130,7 +130,7 @@ func (a *app) eachSecret(names []string, key string, fn func(name string) error)
 
 func (a *app) secretTest() *cobra.Command {
 	return &cobra.Command{
-		Use: "test NAME", Short: "Check that the broker can read a secret",
+		Use: "test SECRET", Short: "Check that the broker can read a secret",
 		Long: `Read a secret from its source, as the broker does for a gate, and print its
 name. Its kind, length and fingerprint are printed to stderr, but never its
 value. If its source is locked or out of reach, the error says how to unlock it.`,

@@ -51,7 +51,7 @@ func TestInet_BoundsCallsByPlaces(t *testing.T) {
 				e := newEntrance(t, uid, outside(t))
 				e.files, e.count = leastDescriptors, filepath.Join(e.work, "count")
 				out, err := e.run([]string{python(t), "-c", inetPrelude + inetAttackPrelude + tt.script + inetStillWorks},
-					"TARGET=0", "SOCK=", "DGRAM=", "ABSTRACT=", "COUNT="+e.count)
+					"TARGET=0", "SOCK=", "DGRAM=", "ABSTRACT=", "COUNT="+e.count, rounds())
 				if err != nil || out != "ok\n" {
 					t.Errorf("%v\n%.3000s", err, out)
 				}
