@@ -45,7 +45,9 @@ func stopBroker(ctx context.Context, home string) error {
 // broker is a secretStore.
 type broker struct{ c *secret.Client }
 
-func brokerOf(home string) secretStore { return broker{secret.Dial(home)} }
+// brokerOf returns the broker of a home. It reads variables, and runs programs that hold secrets, as in the environment
+// of this process.
+func brokerOf(home string) secretStore { return broker{secret.Dial(home).With(os.Environ())} }
 
 func (b broker) Set(ctx context.Context, name, from, kind string, value []byte) (storedSecret, error) {
 	s, err := b.c.Set(ctx, name, from, kind, value)

@@ -58,6 +58,9 @@ func (w *watch) round(ctx context.Context, first bool) (wait time.Duration, err 
 	if err != nil {
 		return again, err
 	}
+	if len(rows) == 0 && len(w.c.ids(nil)) == 0 {
+		return 0, nil
+	}
 	now := w.c.config.Now()
 	seen := map[timeline.SandboxID]bool{}
 	for _, row := range rows {
