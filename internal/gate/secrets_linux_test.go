@@ -84,6 +84,7 @@ func newGranting(t testing.TB, change func(name string, i *grant.Item)) *grantin
 		broker: &store{values: map[string]string{"github": secretToken, "key": secretKey}}}
 	h.mux.HandleFunc("/seen/", func(_ http.ResponseWriter, r *http.Request) { g.seen <- r })
 	h.mux.HandleFunc("/echo/", echoSecret)
+	h.mux.HandleFunc("/odd/", echoOddly)
 	h.mux.HandleFunc("/huge", func(w http.ResponseWriter, _ *http.Request) {
 		b := bytes.Repeat([]byte("{\"name\": \"a name\", \"id\": 12345, \"url\": \"https://api.example/\"},\n"), 1<<10)
 		for range huge / len(b) {

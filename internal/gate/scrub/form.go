@@ -3,6 +3,7 @@ package scrub
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -57,8 +58,8 @@ func add(all []form, one form) []form {
 	return append(all, one)
 }
 
-// runs adds the runs of characters in f that no encoding for URLs, JSON or HTML escapes. Which of the others are escaped,
-// and how, differs between services.
+// runs adds the runs of characters in f that no encoding for URLs, JSON or HTML escapes. Which of the others are
+// escaped, and how, differs between services.
 func (f form) runs(all []form) []form {
 	begin := 0
 	for i := range len(f.text) + 1 {
@@ -106,8 +107,16 @@ func encodings(b []byte) [][]byte {
 	path := url.PathEscape(text)
 	quoted, plain := inJSON(text)
 	for _, s := range []string{digits, strings.ToUpper(digits), query, lowerEscapes(query), path, lowerEscapes(path),
-		allEscaped(digits), allEscaped(strings.ToUpper(digits)), quoted, plain, strings.ReplaceAll(plain, "/", `\/`), unicodeEscapes(text, "%04x"), unicodeEscapes(text, "%04X")} {
+		allEscaped(digits), allEscaped(strings.ToUpper(digits)), quoted, plain, strings.ReplaceAll(plain, "/", `\/`),
+		unicodeEscapes(text, "%04x"), unicodeEscapes(text, "%04X")} {
 		all = append(all, []byte(s))
+	}
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		var wide []byte
+		for _, unit := range utf16.Encode([]rune(text)) {
+			wide = order.AppendUint16(wide, unit)
+		}
+		all = append(all, wide)
 	}
 	return all
 }

@@ -40,6 +40,16 @@ func (l *Live) Header(h http.Header, told func(grant string)) {
 	}
 }
 
+// Text returns text without values. told is called for each value found.
+func (l *Live) Text(text string, told func(grant string)) string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.set == nil {
+		return text
+	}
+	return l.set.text(text, told)
+}
+
 // text returns text without values.
 func (s *Set) text(text string, told func(grant string)) string {
 	if len(text) < leastForm {
