@@ -92,6 +92,7 @@ func newGranting(t testing.TB, change func(name string, i *grant.Item)) *grantin
 		}
 	})
 	h.mux.HandleFunc("/upload", func(w http.ResponseWriter, r *http.Request) {
+		g.seen <- r
 		_, err := io.Copy(io.Discard, r.Body)
 		g.seen <- r.WithContext(context.WithValue(r.Context(), broken{}, err))
 	})
@@ -432,6 +433,7 @@ pid=$!; wait $pid; echo ended $?)`, g.ca, placeholder1)
 		out <- string(b)
 	}()
 	g.wait(t, "the upload", func(e Event) bool { return e.Kind == KindRequest && e.Path == "/upload" })
+	<-g.seen // otherwise it may be revoked before it leaves
 	revoked := slices.Clone(g.all)
 	revoked[0].Revoked = true
 	begin := time.Now()
