@@ -67,8 +67,8 @@ func TestGrants_CleanOddAnswers(t *testing.T) {
 	}
 	got := ""
 	for at := 0; at < len("before ")+len(secretToken); at += 10 {
-		_, part, _ := strings.Cut(g.curl(append(args, "https://api.example/odd/range", "-r", fmt.Sprintf("%d-%d", at, at+9))...),
-			"\r\n\r\n")
+		out := g.curl(append(args, "https://api.example/odd/range", "-r", fmt.Sprintf("%d-%d", at, at+9))...)
+		_, part, _ := strings.Cut(out, "\r\n\r\n")
 		got += part
 	}
 	g.clean(got, strings.ReplaceAll(g.curl(append(args, "https://api.example/odd/utf16")...), "\x00", ""))

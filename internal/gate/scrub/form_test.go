@@ -46,7 +46,8 @@ func TestReader_FindsMixedEscapes(t *testing.T) {
 	} {
 		for split, r := range map[string]io.Reader{"whole": strings.NewReader("<" + text + ">"),
 			"bytes": iotest.OneByteReader(strings.NewReader("<" + text + ">")),
-			"two":   io.MultiReader(strings.NewReader("<"+text[:len(text)/2]), strings.NewReader(text[len(text)/2:]+">"))} {
+			"two": io.MultiReader(strings.NewReader("<"+text[:len(text)/2]),
+				strings.NewReader(text[len(text)/2:]+">"))} {
 			l := known(Secret{"key", []byte(keyLike), keyLikeIn})
 			found := 0
 			got, err := io.ReadAll(l.Reader(r, func(string) { found++ }))
@@ -106,7 +107,8 @@ func TestReader_EndsWithinValue(t *testing.T) {
 		r.Close()
 	}
 	text := "<" + token[:leastForm-1]
-	if got, err := io.ReadAll(known().Reader(strings.NewReader(text), func(string) {})); err != nil || string(got) != text {
+	got, err := io.ReadAll(known().Reader(strings.NewReader(text), func(string) {}))
+	if err != nil || string(got) != text {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -118,8 +118,8 @@ func (s *Set) has(w uint32) uint64 {
 }
 
 // replace replaces the forms in b, and calls told for each. What is before from is not changed. It returns the length
-// of the end of b that may begin a longer form, in which it replaces nothing until there is more. If b is the last, that
-// end is replaced too, unless it is shorter than any form.
+// of the end of b that may begin a longer form, in which it replaces nothing until there is more. If b is the last,
+// that end is replaced too, unless it is shorter than any form.
 func (s *Set) replace(b []byte, from int, last bool, told func(grant string)) (begun int) {
 	if s == nil {
 		return 0
