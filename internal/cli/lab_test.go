@@ -59,7 +59,7 @@ func newLab(t *testing.T) *lab {
 	}
 	l := &lab{desk: &desk{t: t, dir: filepath.Join(root, "store")}, root: root}
 	l.env = append(os.Environ(), "COPPICE_HOME="+l.dir, "COPPICE_IDLE=60s", "LANG=C.UTF-8", "GORACE=atexit_sleep_ms=0",
-		"XDG_CONFIG_HOME="+root)
+		"HOME="+root, "XDG_CONFIG_HOME="+root)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(root); err != nil {
 			t.Error(err)

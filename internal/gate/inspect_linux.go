@@ -349,6 +349,10 @@ func (x *exchange) End(status int, reason string) {
 	if why := x.leaks.cause(); why != "" {
 		reason = why
 	}
+	// The errors of package net/http quote what the server sent.
+	if x.wallet.Names(x.request.Host) {
+		reason = x.wallet.Live().Text(reason, x.leaked)
+	}
 	e := x.event
 	e.Grants = nil
 	e.Kind, e.Status, e.Reason, e.In, e.Out = KindAnswer, status, printable([]byte(reason)), x.in.Load(), x.out.Load()

@@ -84,6 +84,7 @@ func newGranting(t testing.TB, change func(name string, i *grant.Item)) *grantin
 		broker: &store{values: map[string]string{"github": secretToken, "key": secretKey}}}
 	h.mux.HandleFunc("/seen/", func(_ http.ResponseWriter, r *http.Request) { g.seen <- r })
 	h.mux.HandleFunc("/echo/", echoSecret)
+	h.mux.HandleFunc("/odd/", echoOddly)
 	h.mux.HandleFunc("/huge", func(w http.ResponseWriter, _ *http.Request) {
 		b := bytes.Repeat([]byte("{\"name\": \"a name\", \"id\": 12345, \"url\": \"https://api.example/\"},\n"), 1<<10)
 		for range huge / len(b) {
@@ -91,6 +92,7 @@ func newGranting(t testing.TB, change func(name string, i *grant.Item)) *grantin
 		}
 	})
 	h.mux.HandleFunc("/upload", func(w http.ResponseWriter, r *http.Request) {
+		g.seen <- r
 		_, err := io.Copy(io.Discard, r.Body)
 		g.seen <- r.WithContext(context.WithValue(r.Context(), broken{}, err))
 	})
@@ -431,6 +433,7 @@ pid=$!; wait $pid; echo ended $?)`, g.ca, placeholder1)
 		out <- string(b)
 	}()
 	g.wait(t, "the upload", func(e Event) bool { return e.Kind == KindRequest && e.Path == "/upload" })
+	<-g.seen // otherwise it may be revoked before it leaves
 	revoked := slices.Clone(g.all)
 	revoked[0].Revoked = true
 	begin := time.Now()

@@ -3,10 +3,13 @@ package scrub
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
+	"unicode/utf16"
 )
 
 // Secret is a value to find.
@@ -34,13 +37,44 @@ func (s Secret) forms(grant int) (all []form) {
 	}
 	value, instead := encodings(s.Value), encodings([]byte(s.Placeholder))
 	for i, text := range value {
-		same := func(f form) bool { return bytes.Equal(f.text, text) }
-		if len(text) < leastForm || containsForm(all, same) {
-			continue
-		}
-		all = append(all, form{grant, text, fit(instead[i], len(text))})
+		all = add(all, form{grant, text, fit(instead[i], len(text))})
+	}
+	for i, text := range value[:searchedInRuns] {
+		whole := form{grant, text, fit(instead[i], len(text))}
+		all = whole.runs(all)
 	}
 	return all
+}
+
+// searchedInRuns is how many of encodings are those that services escape further.
+const searchedInRuns = 9
+
+// add adds a form, unless it is too short or all has it.
+func add(all []form, one form) []form {
+	same := func(f form) bool { return bytes.Equal(f.text, one.text) }
+	if len(one.text) < leastForm || containsForm(all, same) {
+		return all
+	}
+	return append(all, one)
+}
+
+// runs adds the runs of characters in f that no encoding for URLs, JSON or HTML escapes. Which of the others are
+// escaped, and how, differs between services.
+func (f form) runs(all []form) []form {
+	begin := 0
+	for i := range len(f.text) + 1 {
+		if i < len(f.text) && unreserved(f.text[i]) {
+			continue
+		}
+		all = add(all, form{f.grant, bytes.Clone(f.text[begin:i]), f.in[begin:i]})
+		begin = i + 1
+	}
+	return all
+}
+
+// unreserved reports whether c is unreserved in URLs (RFC 3986, 2.3).
+func unreserved(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte("-._~", c) >= 0
 }
 
 func containsForm(all []form, same func(form) bool) bool {
@@ -61,7 +95,7 @@ func fit(text []byte, n int) []byte {
 
 // encodings returns all encodings of b, in an order that does not depend on b.
 func encodings(b []byte) [][]byte {
-	all := [][]byte{bytes.Clone(b)}
+	all := [][]byte{bytes.Clone(b), bytes.ToUpper(b), bytes.ToLower(b)}
 	for _, coding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
 		for at := range 3 {
 			all = append(all, inBase64(coding, b, at))
@@ -73,8 +107,16 @@ func encodings(b []byte) [][]byte {
 	path := url.PathEscape(text)
 	quoted, plain := inJSON(text)
 	for _, s := range []string{digits, strings.ToUpper(digits), query, lowerEscapes(query), path, lowerEscapes(path),
-		allEscaped(digits), allEscaped(strings.ToUpper(digits)), quoted, plain, strings.ReplaceAll(plain, "/", `\/`)} {
+		allEscaped(digits), allEscaped(strings.ToUpper(digits)), quoted, plain, strings.ReplaceAll(plain, "/", `\/`),
+		unicodeEscapes(text, "%04x"), unicodeEscapes(text, "%04X")} {
 		all = append(all, []byte(s))
+	}
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		var wide []byte
+		for _, unit := range utf16.Encode([]rune(text)) {
+			wide = order.AppendUint16(wide, unit)
+		}
+		all = append(all, wide)
 	}
 	return all
 }
@@ -101,6 +143,15 @@ func inJSON(text string) (html, plain string) {
 	e.SetEscapeHTML(false)
 	_ = e.Encode(text)
 	return html, trim()
+}
+
+// unicodeEscapes returns text as a string of JSON in which each character is escaped, with digits by a format.
+func unicodeEscapes(text, digits string) string {
+	var b strings.Builder
+	for _, unit := range utf16.Encode([]rune(text)) {
+		fmt.Fprintf(&b, `\u`+digits, unit)
+	}
+	return b.String()
 }
 
 // lowerEscapes writes the digits of percent-encoding in lower case.

@@ -40,25 +40,32 @@ func (l *Live) Header(h http.Header, told func(grant string)) {
 	}
 }
 
+// Text returns text without values. told is called for each value found.
+func (l *Live) Text(text string, told func(grant string)) string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.set == nil {
+		return text
+	}
+	return l.set.text(text, told)
+}
+
 // text returns text without values.
 func (s *Set) text(text string, told func(grant string)) string {
 	if len(text) < leastForm {
 		return text
 	}
 	b := []byte(text)
-	if _, found := s.find(b); !found {
-		return text
-	}
-	s.replace(b, 0, told)
+	s.replace(b, 0, true, told)
 	return string(b)
 }
 
-// look replaces the values in b from a position on, and returns how many bytes at its end may be the begin of one.
-func (l *Live) look(b []byte, from int, told func(grant string)) (begun int) {
+// look replaces the values in b from a position on, and returns how many bytes at its end may be the begin of one: see
+// Set.replace.
+func (l *Live) look(b []byte, from int, last bool, told func(grant string)) (begun int) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	l.set.replace(b, from, told)
-	return l.set.begun(b)
+	return l.set.replace(b, from, last, told)
 }
 
 // reader removes values from what it reads. It holds back the end of a chunk only if at least most bytes of a value may
@@ -118,7 +125,7 @@ func (r *reader) fill(b []byte) []byte {
 	begin := r.sent
 	n, err := r.r.Read(b[copy(b, r.tail):])
 	b = b[:len(r.tail)+n]
-	begun := r.live.look(b, begin, r.told)
+	begun := r.live.look(b, begin, err != nil, r.told)
 	if r.err = err; err != nil {
 		begun = 0
 	}

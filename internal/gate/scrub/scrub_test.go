@@ -97,7 +97,7 @@ func TestReader_AcrossChunks(t *testing.T) {
 		}
 		whole := []byte(text.String())
 		l := known()
-		l.set.replace(whole, 0, func(string) {})
+		l.set.replace(whole, 0, true, func(string) {})
 		size := rapid.IntRange(1, 5000).Draw(t, "buffer")
 		r := l.Reader(&chunks{text.String(), func() int { return rapid.IntRange(passed+1, 90).Draw(t, "chunk") }},
 			func(string) {})

@@ -117,39 +117,46 @@ func (s *Set) has(w uint32) uint64 {
 	return s.filter[h/64] >> (h % 64) & 1
 }
 
-// replace replaces the forms in b, and calls told for each. What is before from is not changed.
-func (s *Set) replace(b []byte, from int, told func(grant string)) {
-	if s == nil {
-		return
-	}
-	for at := 0; ; {
-		h, found := s.find(b[at:])
-		if !found {
-			return
-		}
-		at += h.at
-		end := at + len(h.form.text)
-		if begin := max(at, from); begin < end {
-			copy(b[begin:end], h.form.in[begin-at:])
-			told(s.grants[h.form.grant])
-		}
-		// A replacement may not complete another form with what follows it, so the search goes on behind it.
-		at = end
-	}
-}
-
-// begun returns the length of the longest end of b with which a form begins, but which is not all of it.
-func (s *Set) begun(b []byte) int {
+// replace replaces the forms in b, and calls told for each. What is before from is not changed. It returns the length
+// of the end of b that may begin a longer form, in which it replaces nothing until there is more. If b is the last,
+// that end is replaced too, unless it is shorter than any form.
+func (s *Set) replace(b []byte, from int, last bool, told func(grant string)) (begun int) {
 	if s == nil {
 		return 0
 	}
+	put := func(at, n int, f *form) {
+		if begin, end := max(at, from), at+n; begin < end {
+			copy(b[begin:end], f.in[begin-at:])
+			told(s.grants[f.grant])
+		}
+	}
+	begun, longer := s.begun(b)
+	for at := 0; ; {
+		h, found := s.find(b[at:])
+		if !found || at+h.at >= len(b)-begun {
+			break
+		}
+		put(at+h.at, len(h.form.text), h.form)
+		// A replacement may not complete another form with what follows it, so the search goes on behind it.
+		if at += h.at + len(h.form.text); at > len(b)-begun {
+			begun, longer = s.begun(b[at:])
+		}
+	}
+	if last && begun >= leastForm {
+		put(len(b)-begun, begun, longer)
+	}
+	return begun
+}
+
+// begun returns the length of the longest end of b with which a form begins, but which is not all of it, and the form.
+func (s *Set) begun(b []byte) (int, *form) {
 	for at := max(0, len(b)-s.longest+1); at < len(b); at++ {
 		rest := b[at:]
 		for _, i := range s.first[rest[0]] {
-			if f := s.forms[i].text; len(f) > len(rest) && bytes.HasPrefix(f, rest) {
-				return len(rest)
+			if f := &s.forms[i]; len(f.text) > len(rest) && bytes.HasPrefix(f.text, rest) {
+				return len(rest), f
 			}
 		}
 	}
-	return 0
+	return 0, nil
 }

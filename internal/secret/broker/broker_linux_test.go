@@ -15,6 +15,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/grant"
+	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/secret/client"
 	"github.com/coppice-dev/coppice/internal/secret/line"
 )
@@ -70,6 +71,29 @@ func TestBroker_KeepsSecrets(t *testing.T) {
 	}
 	if _, err := h.Test(t.Context(), "other"); !fault.Is(err, fault.Unavailable) {
 		t.Error(err)
+	}
+}
+
+// TestIdentity_IsWhereSandboxesCannotSee checks that no environment moves the identity from the path that the built-in
+// policy hides.
+func TestIdentity_IsWhereSandboxesCannotSee(t *testing.T) {
+	t.Parallel()
+	const hidden = "/home/u/.config/coppice/identity"
+	p, err := policy.Merge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	builtIn, _ := p.Hidden("/home/u")
+	for _, env := range [][]string{{"HOME=/home/u"}, {"HOME=/home/u", "XDG_CONFIG_HOME=/srv/config"}} {
+		got, err := identityPath(env)
+		if err != nil || got != hidden || !slices.Contains(builtIn, got) {
+			t.Errorf("%q: %s, %v", env, got, err)
+		}
+	}
+	for _, env := range [][]string{nil, {"HOME=u"}, {"XDG_CONFIG_HOME=/srv/config"}} {
+		if got, err := identityPath(env); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+			t.Errorf("%q: %s, %v", env, got, err)
+		}
 	}
 }
 

@@ -229,15 +229,12 @@ func takeLock(home, dir string) (*os.File, error) {
 }
 
 // identityPath returns the path of the identity that decrypts secrets: outside the home, so that a copy of it is worth
-// nothing.
+// nothing. The built-in policy hides this path from sandboxes. XDG_CONFIG_HOME does not change it: the daemon may have
+// another one than the broker, or none, and would then hide another path.
 func identityPath(env []string) (string, error) {
-	config := lookup(env, "XDG_CONFIG_HOME")
-	if home := lookup(env, "HOME"); !filepath.IsAbs(config) && home != "" {
-		config = filepath.Join(home, ".config")
+	home := lookup(env, "HOME")
+	if !filepath.IsAbs(home) {
+		return "", fault.New(fault.Invalid, "the directory of the secrets' identity is unknown").WithHint("set HOME")
 	}
-	if !filepath.IsAbs(config) {
-		return "", fault.New(fault.Invalid, "the directory of the secrets' identity is unknown").
-			WithHint("set HOME or XDG_CONFIG_HOME")
-	}
-	return filepath.Join(config, "coppice", "identity"), nil
+	return filepath.Join(home, ".config", "coppice", "identity"), nil
 }
