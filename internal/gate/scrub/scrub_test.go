@@ -22,7 +22,7 @@ import (
 // texts returns encodings of a value, each written by a means of the standard library.
 func texts(value string) map[string]string {
 	quoted, _ := json.Marshal(value)
-	all := map[string]string{"raw": value, "json": strings.Trim(string(quoted), `"`), "hex": hex.EncodeToString([]byte(value)),
+	all := map[string]string{"raw": value, "json": string(quoted[1 : len(quoted)-1]), "hex": hex.EncodeToString([]byte(value)),
 		"HEX": strings.ToUpper(hex.EncodeToString([]byte(value))), "query": url.QueryEscape(value),
 		"path": url.PathEscape(value), "basic": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + value))}
 	for at := range 3 {
