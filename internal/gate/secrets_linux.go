@@ -58,7 +58,7 @@ func (g *Gate) SetSecrets(all wallet.Grants) error {
 
 const (
 	// fetchPatience is how long a request waits for the values of its secrets. The broker waits ten seconds for a program
-	// that prints one; without a broker there is no wait.
+	// that prints one. If the broker does not run, the request is refused at once.
 	fetchPatience = 15 * time.Second
 	// recordPatience is how long a request with a secret waits until the journal has its use.
 	recordPatience = 5 * time.Second
@@ -95,11 +95,11 @@ func (x *exchange) charge(q inspect.Request) *inspect.Denial {
 		return nil
 	}
 	x.uncharge()
-	return x.unfetched(err)
+	return x.refuseFetch(err)
 }
 
-// unfetched reports why there is no value for a request.
-func (x *exchange) unfetched(err error) *inspect.Denial {
+// refuseFetch refuses a request because a value could not be read or put into it.
+func (x *exchange) refuseFetch(err error) *inspect.Denial {
 	status := http.StatusBadGateway
 	if fault.Is(err, fault.Denied) {
 		status = http.StatusForbidden
@@ -143,7 +143,7 @@ func (x *exchange) Fill(r *http.Request) *inspect.Denial {
 	r.Header.Del("Range")
 	r.Header.Del("If-Range")
 	if err := x.carry.Into(r); err != nil {
-		return x.unfetched(err)
+		return x.refuseFetch(err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ type Store interface {
 
 // Broker is the process that has the values of secrets. client.Client implements it.
 type Broker interface {
-	// Shape returns the shape of a secret. NotFound: there is no such secret.
+	// Shape returns the shape of a secret. It returns NotFound if the secret does not exist.
 	Shape(ctx context.Context, secret string) (grant.Shape, error)
 	// Register replaces what a sandbox may ask for.
 	Register(ctx context.Context, r client.Registration) error

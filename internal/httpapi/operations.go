@@ -245,7 +245,7 @@ func aboutNet() map[string]about {
 			example: object{"secret": "github-pat", "preset": "github", "for": "8h"},
 		},
 		"revokeGrant": says("When the answer comes, no request carries the secret, and connections that used it are " +
-			"closed. A grant that is no longer live stays as it is."),
+			"closed. Has no effect on a grant that is not live."),
 		"netAsking": says("Only for a running sandbox whose policy asks; otherwise the list is empty. A request " +
 			"that is not answered in time is denied."),
 		"netApprove": {

@@ -49,7 +49,7 @@ func (w *waiting) enter(in chan struct{}) unix.Errno {
 	}
 }
 
-// serve carries out a call, again and again while there is no place to wait in.
+// serve carries out a call. It retries a call that had to wait and found no free place, as long as its caller lives.
 func (s *server) serve(c caller, do func(*server, caller) verdict) verdict {
 	w := &waiting{c: c, pause: firstCheck}
 	for in := s.inet.brief; ; {

@@ -40,7 +40,7 @@ func (w *warden) setSecrets(s control.Secrets, conn *os.File) error {
 	}
 	if conn != nil {
 		old := w.line
-		w.line = line.NewClient(conn, w.wallet.Drop) // "", for a line that broke, is no grant
+		w.line = line.NewClient(conn, w.wallet.Drop) // a broken line drops "", which names no grant
 		w.wallet.Connect(w.line)
 		if old != nil {
 			old.Close()

@@ -38,7 +38,7 @@ type Wallet struct {
 	set     grant.Set                // guarded by mu
 	issued  map[string]grant.Issued  // of set, by name; guarded by mu
 	counts  map[string]*count        // by grant; guarded by mu
-	source  Source                   // nil: there is no line; guarded by mu
+	source  Source                   // nil if the gate has no line to the broker; guarded by mu
 	values  map[string]*value        // what new requests may carry, by grant; guarded by mu
 	held    map[*value]struct{}      // these, and what requests in progress carry; guarded by mu
 	waiting map[string]chan struct{} // grants whose value was asked for; closed with the answer; guarded by mu
@@ -343,7 +343,7 @@ func (w *Wallet) fetch(ctx context.Context, name string, g grant.Issued, host po
 	return nil, fault.New(fault.Unavailable, "the secret of grant %s changes all the time", name).WithHint("try again")
 }
 
-// noBroker is the error of a request that needs a value while there is no line.
+// noBroker is the error of a request that needs a value when the gate has no line to the broker.
 func noBroker() error {
 	return fault.New(fault.Unavailable, "the broker of secrets does not run").
 		WithHint("start it outside of the sandbox: coppice secret ls")

@@ -172,7 +172,7 @@ func (g gate) want(grant, value string) {
 	}
 }
 
-// refused checks that there is no value.
+// refused checks that the broker gives no value.
 func (g gate) refused(grant, host string, kind fault.Kind) {
 	g.t.Helper()
 	if got, err := g.get(grant, host); got != "" || !fault.Is(err, kind) || fault.HintOf(err) == "" {
