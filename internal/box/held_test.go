@@ -65,15 +65,8 @@ func TestHeld_NoticesProcessesThatContinue(t *testing.T) {
 			file := filepath.Join(b.Config.Spec.Bind, "beat")
 			f = whileFrozen(t, b, file)
 			ran(t, f, "a process that a timer continues")
-			pid, _, _ := strings.Cut(beat(t, file), " ")
-			n, err := strconv.Atoi(pid)
-			if err != nil {
-				t.Fatal(err)
-			}
 			before := beat(t, file)
-			if err := unix.Kill(n, unix.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			resume(t, before)
 			for end := time.Now().Add(2 * time.Minute); beat(t, file) == before; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("a signal continues no process")
@@ -119,8 +112,22 @@ func beat(t *testing.T, file string) string {
 	return string(text)
 }
 
+// resume continues the program that wrote a beat, as its timer does.
+func resume(t *testing.T, beat string) {
+	t.Helper()
+	pid, _, _ := strings.Cut(beat, " ")
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(n, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // whileFrozen freezes a sandbox until its timer has continued the program. A SIGSTOP discards a SIGCONT of the timer
-// that is pending, and then the timer is not set again: that takes another freeze.
+// that is pending, and then the kernel does not set the timer again. A program that was stopped before the freeze
+// stays so after it: it is continued for the next try.
 func whileFrozen(t *testing.T, b *boxtest.Box, file string) *box.Frozen {
 	t.Helper()
 	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -135,6 +142,7 @@ func whileFrozen(t *testing.T, b *boxtest.Box, file string) *box.Frozen {
 			}
 		}
 		thaw(t, f)
+		resume(t, before)
 	}
 	t.Fatal("the timer continues no process")
 	return nil

@@ -326,7 +326,8 @@ func (h *hoard) shown() {
 // files lists the files of the home that no sandbox wrote. A mask has only empty files and directories, some of which
 // cannot be opened.
 func (h *hoard) files() (list []string) {
-	theirs := []string{"layers/*/fs", "layers/*/manifest", "sandboxes/*/live", "sandboxes/*/index.*", "masks/*"}
+	theirs := []string{"layers/*/fs", "layers/*/manifest", "layers/*/manifest.tmp", "sandboxes/*/live",
+		"sandboxes/*/index.*", "masks/*"}
 	err := filepath.WalkDir(h.d.dir, func(name string, e fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
 			return nil // removed meanwhile
