@@ -26,7 +26,6 @@ func newGrantLab(t *testing.T) *grantLab {
 	l.trusted()
 	random := rand.Text()
 	v := &grantLab{l, "v" + random + "7", newNeedle(random)}
-	t.Cleanup(func() { _ = killBroker(l.dir) })
 	v.store("key", v.value)
 	return v
 }

@@ -100,6 +100,9 @@ exec cat`
 		l.try("rm", "--force", sandbox)
 		l.try("serve", "--stop")
 		l.killDaemon()
+		if err := killBroker(l.dir); err != nil { // those commands may have started it again
+			t.Error(err)
+		}
 	})
 	return l
 }
