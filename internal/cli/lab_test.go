@@ -30,7 +30,7 @@ import (
 )
 
 // lab is a home whose daemon is on its own host: in network and mount namespaces that reach only the hosts of
-// lab.test.
+// lab.test and labWorld.
 type lab struct {
 	*desk
 	root string   // directory of the lab's files
@@ -100,6 +100,9 @@ exec cat`
 		l.try("rm", "--force", sandbox)
 		l.try("serve", "--stop")
 		l.killDaemon()
+		if err := killBroker(l.dir); err != nil { // those commands may have started it again
+			t.Error(err)
+		}
 	})
 	return l
 }
@@ -252,7 +255,7 @@ func (l *lab) certify() {
 	authority = made(authority, authority, root, root, "ca.pem")
 	made(&x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "lab.test"}, NotBefore: from, NotAfter: until,
-		DNSNames: []string{"*.lab.test"}, KeyUsage: x509.KeyUsageDigitalSignature,
+		DNSNames: append([]string{"*.lab.test"}, labWorld...), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, authority, host, root, "cert.pem")
 	der, err := x509.MarshalECPrivateKey(host)

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,7 +30,7 @@ const (
 	labPlain6              = "3000:1ab::80"                  // of a host that listens on port 80
 )
 
-// labhosts is the program "labhosts DIR", which is every host of lab.test until its stdin is closed. DIR has the
+// labhosts is the program "labhosts DIR", which is every host of lab.test and labWorld until its stdin is closed. DIR has the
 // certificate and the served files (www, git). The program appends a line to DIR/hits for each request and each DNS
 // query.
 func labhosts() {
@@ -141,17 +142,19 @@ func site(dir string, hits io.Writer) http.Handler {
 		Path: "/usr/lib/git-core/git-http-backend", Root: "/git",
 		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(dir, "git"), "GIT_HTTP_EXPORT_ALL=1"},
 	})
+	serveWorld(mux)
+	served := keyed(dir, hits, mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(hits, "http %s %s %s\n", r.Host, r.Method, r.URL.Path)
 		w.Header().Set("Alt-Svc", `h3=":443"; ma=3600`) // offer HTTP/3, as many sites do
-		mux.ServeHTTP(w, r)
+		served.ServeHTTP(w, r)
 	})
 }
 
-// labNames resolves a name in lab.test. asked is how many queries for the name and this family preceded.
+// labNames resolves a name in lab.test or labWorld. asked is how many queries for the name and this family preceded.
 func labNames(name string, six bool, asked int) (addrs []string, ok bool) {
 	host, ok := strings.CutSuffix(name, ".lab.test")
-	if !ok {
+	if ok = ok || slices.Contains(labWorld, name); !ok {
 		return nil, false
 	}
 	of := func(four, more string) []string {
