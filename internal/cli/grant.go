@@ -44,6 +44,9 @@ grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 			if given.named(args[1]); cmd.Flags().Changed("for") && given.lasts <= 0 {
 				return usagef("invalid --for %s: must be positive", given.lasts)
 			}
+			if err := a.completeSSH(cmd.Context(), &given); err != nil {
+				return err
+			}
 			spec, gives, err := given.checked(a.now())
 			if err != nil {
 				return err

@@ -113,7 +113,7 @@ func (w *Wallet) Names(h policy.Host) bool {
 }
 
 func names(g grant.Issued, h policy.Host) bool {
-	return slices.ContainsFunc(g.Hosts, func(p policy.Pattern) bool { return p.Matches(h) })
+	return g.SSHUser() == "" && slices.ContainsFunc(g.Hosts, func(p policy.Pattern) bool { return p.Matches(h) })
 }
 
 func (w *Wallet) any(is func(grant.Issued) bool) bool {
@@ -241,11 +241,7 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 		}
 	}
 	now := w.now()
-	spent := grant.Spent{}
-	for name, c := range w.counts {
-		spent[name] = grant.Count{Used: c.used, Recent: c.recent(now, w.issued[name].Rate)}
-	}
-	r := w.set.Decide(u, spent, now)
+	r := w.set.Decide(u, w.spentLocked(now), now)
 	if r.Deny != nil || len(r.Put) == 0 {
 		return nil, r.Deny
 	}
@@ -258,6 +254,15 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 		}
 	}
 	return c, nil
+}
+
+// spentLocked returns the uses of all grants.
+func (w *Wallet) spentLocked(now time.Time) grant.Spent {
+	spent := grant.Spent{}
+	for name, c := range w.counts {
+		spent[name] = grant.Count{Used: c.used, Recent: c.recent(now, w.issued[name].Rate)}
+	}
+	return spent
 }
 
 // Names returns the names of the grants, in order.

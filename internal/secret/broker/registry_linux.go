@@ -84,7 +84,7 @@ func parse(r client.Registration) (map[string]*granted, error) {
 
 // same reports whether both grants allow the same.
 func (g *granted) same(o *granted) bool {
-	return o != nil && g.Secret == o.Secret && slices.Equal(g.Hosts, o.Hosts) && g.Until.Equal(o.Until)
+	return o != nil && g.Secret == o.Secret && g.User == o.User && slices.Equal(g.Hosts, o.Hosts) && g.Until.Equal(o.Until)
 }
 
 // fresh returns a grant that allows the same as g.
