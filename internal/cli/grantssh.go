@@ -138,8 +138,8 @@ func userHostKeys(hosts []string, ports []uint16) ([]string, error) {
 	for _, h := range hosts {
 		if len(knownKeys(all, []string{h}, ports)) == 0 {
 			return nil, fault.New(fault.Invalid, "the key of host %s is not in your known_hosts", h).
-				WithHint("get it, compare it with what the host publishes, and pass it: " +
-					"ssh-keyscan " + h + " | coppice grant NAME GRANT --host " + h + " --host-key -")
+				WithHint("get it, compare it with what the host publishes, and pass it: "+
+					"ssh-keyscan %[1]s | coppice grant NAME GRANT --host %[1]s --host-key -", h)
 		}
 	}
 	return knownKeys(all, hosts, ports), nil
