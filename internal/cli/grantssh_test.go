@@ -175,7 +175,7 @@ GIT_SSH_COMMAND="ssh -o UserKnownHostsFile=$HOME/known -o StrictHostKeyChecking=
 		s.refused(ssh+`id`, "not one of git to fetch or push")
 		s.refused(ssh+`"git-upload-pack '`+repo+`'; id"`, "read in another way")
 		s.refused(ssh+`</dev/null`, "not a shell")
-		s.refused("ssh -tt -o BatchMode=yes root@git.lab.test", "not a shell")
+		s.refused("ssh -tt -o BatchMode=yes root@git.lab.test", "PTY allocation request failed")
 		s.refused("ssh -o BatchMode=yes -s root@git.lab.test sftp", "not a subsystem")
 		s.refused("ssh -o BatchMode=yes -W 127.0.0.1:22 root@git.lab.test", "does not forward")
 		s.refused("ssh -o BatchMode=yes -o ExitOnForwardFailure=yes -N -R 7777:127.0.0.1:22 root@git.lab.test",

@@ -178,18 +178,18 @@ func (g Issued) Terminates(h policy.Host, port uint16) bool {
 // with .git at its end alone gets it.
 func (s Set) Login(l Login, spent Spent, now time.Time) (best Issued, send GitCommand, no *Refusal) {
 	no = &Refusal{Reason: "no grant is for SSH to this host"}
-	longest := -1
+	longest, closest := -1, -1
 	for _, g := range s.grants {
 		if !slices.ContainsFunc(l.Hosts, func(h policy.Host) bool { return g.Terminates(h, l.Port) }) {
 			continue
 		}
-		git, why := g.login(l)
+		git, met, why := g.login(l)
 		if why == nil {
 			why = g.limits(Use{HTTP: *git.request()}, spent[g.Name], now)
 		}
 		if why != nil {
-			if longest < 0 {
-				no = why
+			if met > closest { // of several refusals, that of the grant which nearly matches
+				no, closest = why, met
 				no.Grant, no.Hint = g.Name, cmp.Or(no.Hint, "coppice grant "+s.sandbox+" "+g.Name)
 			}
 			continue
@@ -204,21 +204,21 @@ func (s Set) Login(l Login, spent Spent, now time.Time) (best Issued, send GitCo
 	return best, send, no
 }
 
-// login returns the command that g allows for l.
-func (g Issued) login(l Login) (GitCommand, *Refusal) {
-	git := l.Git
+// login returns the command that g allows for l, and how many conditions of g were met.
+func (g Issued) login(l Login) (git GitCommand, met int, no *Refusal) {
+	git = l.Git
 	switch {
 	case g.Revoked:
-		return git, &Refusal{Reason: "grant " + g.Name + " was revoked, or is one of another sandbox"}
+		return git, 0, &Refusal{Reason: "grant " + g.Name + " was revoked, or is one of another sandbox"}
 	case l.User != g.SSHUser():
-		return git, &Refusal{Reason: "grant " + g.Name + " is for user " + g.SSHUser() + ", not " + shown(l.User)}
+		return git, 1, &Refusal{Reason: "grant " + g.Name + " is for user " + g.SSHUser() + ", not " + shown(l.User)}
 	case !g.Allow.Allow(git.request()) && !strings.HasSuffix(git.Path, ".git"):
 		git.Path += ".git"
 	}
 	if !g.Allow.Allow(git.request()) {
-		return git, &Refusal{Reason: "grant " + g.Name + " does not allow " + shown(l.Git.String())}
+		return git, 2, &Refusal{Reason: "grant " + g.Name + " does not allow " + shown(l.Git.String())}
 	}
-	return git, nil
+	return git, 3, nil
 }
 
 // specific returns how closely g matches a command that it allows.
