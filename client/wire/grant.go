@@ -63,6 +63,7 @@ type Grant struct {
 	Paths       []string   `json:"paths,omitempty"`       // paths of such requests; none is all
 	Mode        string     `json:"mode"`                  // "replace", "require" or "add"
 	Env         []string   `json:"env,omitempty"`         // variables that hold the placeholder
+	HostKeys    []string   `json:"host_keys,omitempty"`   // of the SSH server
 	Placeholder string     `json:"placeholder,omitempty"` // stands for the secret in the sandbox; none with mode "add"
 	Fork        string     `json:"fork"`                  // whether forks get the grant: "none" or "reissue"
 	State       string     `json:"state"`                 // "live", "revoked", "expired", "exhausted"

@@ -151,7 +151,7 @@ git ls-remote `+sshURL+strings.TrimSuffix(repo, ".git")+` more`)
 		if ev.Name != "git.lab.test" || ev.Path != repo || ev.Grants[0] != "deploy" {
 			t.Errorf("%+v", ev)
 		}
-		if g := s.grant(sandbox); g.Used < 3 || g.Placeholder != "" {
+		if g := s.grant(sandbox); g.Used < 3 || g.Placeholder != "" || len(g.HostKeys) != 1 || g.Sites[0] != "ssh:root" {
 			t.Errorf("%+v", g)
 		}
 	})
@@ -283,8 +283,8 @@ wait $p || true`, "sh", socket, s.keys)
 	}
 	s.env = append(s.env, "SSH_AUTH_SOCK="+socket)
 	s.run("secret", "set", "deploy", "--from", "ssh-agent:user key")
-	print := strings.Fields(s.host(`ssh-keygen -lf "$1/user.pub"`, s.keys))[1]
-	if out := s.run("secret", "ls"); !strings.Contains(out, "ssh-agent:"+print) {
+	sum := strings.Fields(s.host(`ssh-keygen -lf "$1/user.pub"`, s.keys))[1]
+	if out := s.run("secret", "ls"); !strings.Contains(out, "ssh-agent:"+sum) {
 		t.Errorf("%s", out)
 	}
 	s.grantLab.box("--grants-later", "--allow", "git.lab.test:22")

@@ -91,6 +91,9 @@ func shown(row meta.Grant) (wire.Grant, error) {
 	for _, s := range is.Sites {
 		w.Sites = append(w.Sites, s.String())
 	}
+	for _, k := range is.HostKeys {
+		w.HostKeys = append(w.HostKeys, k.String())
+	}
 	if !row.Until.IsZero() {
 		w.Until = &row.Until
 	}

@@ -3,6 +3,12 @@
 package guest
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
 	"strings"
 	"testing"
 
@@ -37,4 +43,31 @@ func TestWithSSHConfig(t *testing.T) {
 			t.Errorf("%q: %q", other, got)
 		}
 	}
+}
+
+// TestReplacedTrust checks that a resumed sandbox trusts the new gate alone, also over SSH.
+func TestReplacedTrust(t *testing.T) {
+	t.Parallel()
+	before, now := authority(t), authority(t)
+	for _, of := range []func([]byte) []byte{func(ca []byte) []byte { return ca }, plan.KnownHosts} {
+		have := "first\n" + string(of(before)) + "last\n"
+		if got, want := string(replacedTrust([]byte(have), before, now)), "first\n"+string(of(now))+"last\n"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// authority returns a certificate with a new key of the kind of a gate's.
+func authority(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -65,7 +65,7 @@ type world struct {
 	authority *ecdsa.PrivateKey
 	pins      []grant.HostKey
 	signErr   error
-	inside    net.Conn // of the sandbox
+	inside    net.Conn      // of the sandbox
 	served    chan struct{} // closed when Serve has returned err
 	err       error
 	outside   sync.WaitGroup
