@@ -246,6 +246,7 @@ GIT_SSH_COMMAND="ssh -A" git ls-remote `+sshURL+repo)
 				t.Fatal("git did not start")
 			}
 		}
+		s.notInMemory()
 		s.run("revoke", sandbox, "deploy")
 		s.told("the cut", func(ev wire.NetEvent) bool {
 			return ev.Kind == wire.NetEnd && strings.Contains(ev.Reason, "grant deploy was revoked")
