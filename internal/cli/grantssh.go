@@ -54,8 +54,8 @@ func (l *loginFlags) fill(name string, i *grant.Item) error {
 	return nil
 }
 
-// completeSSH completes the flags of a grant: the site of a secret that is a private key, and the keys of the hosts, from
-// the flags or else from the user's known_hosts.
+// completeSSH completes the flags of a grant: the site of a secret that is a private key, and the keys of the hosts,
+// from the flags or else from the user's known_hosts.
 func (a *app) completeSSH(ctx context.Context, g *granting) error {
 	if !g.ssh && g.user == "" && !a.isKey(ctx, g) {
 		return nil
@@ -99,7 +99,8 @@ func (a *app) completeSSH(ctx context.Context, g *granting) error {
 	return nil
 }
 
-// isKey reports whether the secret of a grant without sites is a private key, as far as the broker of this machine knows.
+// isKey reports whether the secret of a grant without sites is a private key, as far as the broker of this machine
+// knows.
 func (a *app) isKey(ctx context.Context, g *granting) bool {
 	i, err := g.item()
 	home, herr := a.home()

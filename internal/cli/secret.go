@@ -91,8 +91,8 @@ kind ssh, is for git over SSH.`,
 	f := cmd.Flags()
 	f.StringVar(&from, "from", "", "where the value is kept, `STORE` (default: age)")
 	f.StringVar(&kind, "kind", "", "refuse values that are not of `KIND`, as in github")
-	must(cmd.RegisterFlagCompletionFunc("from", fixed("age", "env:", "file:", "command:", "vault:", "ssh-agent:", "gh", "op://", "pass:",
-		"gcloud", "aws")))
+	must(cmd.RegisterFlagCompletionFunc("from", fixed("age", "env:", "file:", "command:", "vault:", "ssh-agent:", "gh",
+		"op://", "pass:", "gcloud", "aws")))
 	must(cmd.RegisterFlagCompletionFunc("kind", fixed(kindNames()...)))
 	return cmd
 }

@@ -159,7 +159,8 @@ func TestParseSite_RoundTrips(t *testing.T) {
 	}
 	for _, in := range []string{"", "x", "Bearer", "header", "header:", "header:a b", "header:Host", "header:te",
 		"header:transfer-encoding", "header:Cookie", "header:a\r\n", "header:X:a b", "basic:x", "query", "query:a&b",
-		"cookie:a=b", "cookie:a;b", "json", "json:a", "json:/~2", "json:/~", "path:x", "sigv4:x", "ssh:a b", "ssh:-x", "metadata",
+		"cookie:a=b", "cookie:a;b", "json", "json:a", "json:/~2", "json:/~", "path:x", "sigv4:x", "ssh:a b", "ssh:-x",
+		"metadata",
 		"metadata:x", "postgres", "postgres:u", "form:", "bearer:X", "bearer:Authorization:Basic"} {
 		if s, err := ParseSite(in); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
 			t.Errorf("%q: %s, %v", in, s, err)

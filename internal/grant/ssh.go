@@ -31,8 +31,8 @@ type GitCommand struct {
 	Path string
 }
 
-// ParseGitCommand parses what an SSH client asks a server to run: "git-upload-pack 'PATH'" or "git-receive-pack 'PATH'".
-// It returns Denied for anything else, and for a path that a server could read as another one.
+// ParseGitCommand parses what an SSH client asks a server to run: "git-upload-pack 'PATH'" or
+// "git-receive-pack 'PATH'". It returns Denied for anything else, and for a path that a server could read as another.
 func ParseGitCommand(text string) (GitCommand, error) {
 	no := func(format string, args ...any) (GitCommand, error) {
 		return GitCommand{}, fault.New(fault.Denied, format, args...)
@@ -174,8 +174,8 @@ func (g Issued) Terminates(h policy.Host, port uint16) bool {
 		slices.ContainsFunc(g.Hosts, func(p policy.Pattern) bool { return p.Matches(h) })
 }
 
-// Login decides which grant a command may use, and returns the command as it is sent: a repository whose path is allowed
-// with .git at its end alone gets it.
+// Login decides which grant a command may use, and returns the command as it is sent: a path that is allowed only with
+// .git at its end gets it.
 func (s Set) Login(l Login, spent Spent, now time.Time) (best Issued, send GitCommand, no *Refusal) {
 	no = &Refusal{Reason: "no grant is for SSH to this host"}
 	longest, closest := -1, -1

@@ -27,7 +27,8 @@ func TestParseGitCommand(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "id", "git-upload-pack", "git-upload-pack ", "git-upload-pack acme/repo.git", "git-upload-pack 'a", "git-upload-pack a'",
+		"", "id", "git-upload-pack", "git-upload-pack ", "git-upload-pack acme/repo.git", "git-upload-pack 'a",
+		"git-upload-pack a'",
 		"git-upload-pack '", "git-upload-pack ''", "git-upload-pack '/'", "git-upload-pack '//a'", "git-upload-pack 'a//b'",
 		"git-upload-pack 'a/../b'", "git-upload-pack '../b'", "git-upload-pack './b'", "git-upload-pack 'a/..'",
 		"git-upload-pack 'a/./b'", "git-upload-pack '~/a'", "git-upload-pack '~root/a'", "git-upload-pack '/~root/a'",

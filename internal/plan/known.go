@@ -14,9 +14,9 @@ const SSHHosts = TrustDir + "/ssh_known_hosts"
 // spkiP256 is what a certificate has before the point of a public key on the curve P-256 (RFC 5480).
 const spkiP256 = "3059301306072a8648ce3d020106082a8648ce3d030107034200"
 
-// KnownHosts returns the line of known_hosts by which SSH trusts the hosts that the authority ca certifies: the gate has
-// one authority for TLS and SSH, with one key. It is empty if ca is no certificate of a gate. It finds the key without
-// crypto/x509, which would be most of init.
+// KnownHosts returns the line of known_hosts by which SSH trusts the hosts that the authority ca certifies: the gate
+// has one authority for TLS and SSH, with one key. It is empty if ca is no certificate of a gate. It finds the key
+// without crypto/x509, which would be most of init.
 func KnownHosts(ca []byte) []byte {
 	block, _ := pem.Decode(ca)
 	prefix, err := hex.DecodeString(spkiP256)

@@ -14,16 +14,15 @@ import (
 
 // The files of OpenSSH for all users, and the setting that names such files. A setting that comes first wins.
 const (
-	sshConfig   = "/etc/ssh/ssh_config"
-	sshSetting  = "GlobalKnownHostsFile"
-	sshInMemory = "/ssh_config"
+	sshConfig  = "/etc/ssh/ssh_config"
+	sshSetting = "GlobalKnownHostsFile"
 )
 
 // sshKnown are files of hosts that OpenSSH knows.
 var sshKnown = []string{"/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"}
 
-// mountKnownHosts makes OpenSSH trust the gate as a server. Without a system's configuration of OpenSSH, which a mount
-// could cover, there is most likely no OpenSSH.
+// mountKnownHosts makes OpenSSH trust the gate as a server, by mounts over the files that exist: a new file would be in
+// the history. Without any configuration for all users, there is most likely no OpenSSH.
 func (t truster) mountKnownHosts(ca []byte) error {
 	line := plan.KnownHosts(ca)
 	if line == nil {
@@ -38,7 +37,7 @@ func (t truster) mountKnownHosts(ca []byte) error {
 			return err
 		}
 	}
-	_, err := t.lay(sshConfig, plan.TrustDir+sshInMemory, withSSHConfig)
+	_, err := t.lay(sshConfig, filepath.Join(plan.TrustDir, "ssh_config"), withSSHConfig)
 	return err
 }
 
@@ -67,8 +66,8 @@ func isKeyType(words [][]byte) bool {
 	return false
 }
 
-// withSSHConfig returns the configuration of OpenSSH have, with our file of known hosts. It returns nil, so that nothing
-// is copied, if have names such files itself, or has a line that is not one of ssh_config(5).
+// withSSHConfig returns the configuration of OpenSSH have, with our file of known hosts. It returns nil, so that
+// nothing is copied, if have names such files itself, or has a line that is not one of ssh_config(5).
 func withSSHConfig(have []byte) []byte {
 	all := []byte(sshSetting + " " + strings.Join(sshKnown, " ") + " " + plan.SSHHosts + "\n")
 	for one := range bytes.Lines(have) {
@@ -88,8 +87,9 @@ func withSSHConfig(have []byte) []byte {
 
 // sshSettings returns the settings of ssh_config(5), in lower case.
 func sshSettings() map[string]bool {
-	const all = `addkeystoagent addressfamily batchmode bindaddress bindinterface canonicaldomains canonicalizefallbacklocal
-		canonicalizehostname canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms certificatefile
+	const all = `addkeystoagent addressfamily batchmode bindaddress bindinterface canonicaldomains
+		canonicalizefallbacklocal canonicalizehostname canonicalizemaxdots canonicalizepermittedcnames
+		casignaturealgorithms certificatefile
 		channeltimeout checkhostip ciphers clearallforwardings compression connectionattempts connecttimeout controlmaster
 		controlpath controlpersist dynamicforward enableescapecommandline enablesshkeysign escapechar exitonforwardfailure
 		fingerprinthash forkafterauthentication forwardagent forwardx11 forwardx11timeout forwardx11trusted gatewayports

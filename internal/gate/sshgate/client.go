@@ -113,8 +113,8 @@ func checkHost(pins []grant.HostKey, blob []byte) error {
 		WithHint("if the host has another key now, compare it with one from a place that you trust, and grant it: --host-key")
 }
 
-// algorithms returns the algorithms by which a server proves that it has one of pins; the server then offers none of its
-// other keys.
+// algorithms returns the algorithms by which a server proves that it has one of pins; the server then offers none of
+// its other keys.
 func algorithms(pins []grant.HostKey) (all []string) {
 	any := slices.ContainsFunc(pins, func(k grant.HostKey) bool { return k.Type == "" })
 	for _, kind := range []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,

@@ -281,7 +281,8 @@ func TestServe_RefusesTheRest(t *testing.T) {
 	w := begin(t, nil, nil)
 	c := w.dial()
 	for _, kind := range []string{"direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x"} {
-		if _, _, err := c.OpenChannel(kind, []byte("xxxxxxxxxxxx")); err == nil || !strings.Contains(err.Error(), "coppice: ") {
+		_, _, err := c.OpenChannel(kind, []byte("xxxxxxxxxxxx"))
+		if err == nil || !strings.Contains(err.Error(), "coppice: ") {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -317,7 +318,8 @@ func TestServe_RefusesTheRest(t *testing.T) {
 		t.Error(err)
 	}
 	exit := new(ssh.ExitError)
-	if err := s.Wait(); !errors.As(err, &exit) || exit.ExitStatus() != 128 || !strings.Contains(errs.String(), "not a shell") {
+	err = s.Wait()
+	if !errors.As(err, &exit) || exit.ExitStatus() != 128 || !strings.Contains(errs.String(), "not a shell") {
 		t.Errorf("%v, %s", err, errs.String())
 	}
 }

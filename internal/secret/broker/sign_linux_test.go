@@ -63,7 +63,8 @@ func (g gate) signs(grant string, key ssh.PublicKey) {
 	if err != nil || ssh.Unmarshal(blob, &s) != nil || key.Verify(data, &s) != nil {
 		g.t.Errorf("the signature: %v", err)
 	}
-	for what, data := range map[string][]byte{"another user": loginAs("root", key), "a commit": []byte("SSHSIG\x00\x00\x00\x03git")} {
+	for what, data := range map[string][]byte{"another user": loginAs("root", key),
+		"a commit": []byte("SSHSIG\x00\x00\x00\x03git")} {
 		if blob, err := sign("a.example", data); !fault.Is(err, fault.Denied) || blob != nil {
 			g.t.Errorf("%s is signed: %v", what, err)
 		}

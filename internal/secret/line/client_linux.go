@@ -165,8 +165,8 @@ func (c *Client) Get(ctx context.Context, grant, host, method, path string) (Val
 	return c.ask(ctx, grant, message{Get: grant, Host: host, Method: method, Path: path}, nil)
 }
 
-// Sign asks for a signature of data by the key of a grant for SSH, or without data for its public key, as Get does for a
-// value. Both are in the wire format of SSH.
+// Sign asks for a signature of data by the key of a grant for SSH, or without data for its public key, as Get does for
+// a value. Both are in the wire format of SSH.
 func (c *Client) Sign(ctx context.Context, grant, host, method, path string, data []byte) ([]byte, error) {
 	if len(data) > maxSign {
 		return nil, fault.New(fault.TooLarge, "the data to sign is longer than %d bytes", maxSign)

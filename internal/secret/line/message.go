@@ -57,7 +57,8 @@ func (m message) check(value []byte) error {
 		}
 	}
 	switch {
-	case verbs != 1, max(len(m.Get), len(m.Sign), len(m.Is), len(m.Not), len(m.Drop)) > maxName, len(m.Host) > maxHost, m.Retry < 0,
+	case verbs != 1, max(len(m.Get), len(m.Sign), len(m.Is), len(m.Not), len(m.Drop)) > maxName,
+		len(m.Host) > maxHost, m.Retry < 0,
 		m.Get+m.Sign+m.Is != "" && m.ID == 0, m.Is != "" && m.Until.IsZero(), m.Is != "" && len(value) == 0,
 		m.Is+m.Sign == "" && len(value) > 0, m.Sign != "" && len(value) > maxSign,
 		len(value) > maxValue:
