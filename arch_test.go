@@ -153,10 +153,12 @@ var packages = map[string][]string{
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/gate/pipe", "internal/gate/scrub", "internal/gate/wallet", "internal/grant", "internal/policy",
+		"internal/gate/pipe", "internal/gate/scrub", "internal/gate/sshgate", "internal/gate/wallet", "internal/grant",
+		"internal/policy",
 	},
-	"internal/gate/scrub":  {},
-	"internal/gate/inject": {"internal/grant"},
+	"internal/gate/scrub":   {},
+	"internal/gate/sshgate": {"internal/fault", "internal/grant"},
+	"internal/gate/inject":  {"internal/grant"},
 	"internal/gate/wallet": {
 		"internal/fault", "internal/gate/inject", "internal/gate/scrub", "internal/grant", "internal/policy",
 		"internal/secret/line",
@@ -268,8 +270,9 @@ var packages = map[string][]string{
 	"internal/secret/store": {"internal/fault", "internal/vfs"},
 	"internal/secret/broker": {
 		"internal/fault", "internal/grant", "internal/policy", "internal/secret/client", "internal/secret/line",
-		"internal/secret/store", "internal/thread", "internal/unixsock", "internal/vfs",
+		"internal/secret/sshkey", "internal/secret/store", "internal/thread", "internal/unixsock", "internal/vfs",
 	},
+	"internal/secret/sshkey": {"internal/fault"},
 	"internal/secret/client": {"internal/fault", "internal/grant", "internal/program", "internal/unixsock"},
 	"internal/secret/line":   {"internal/fault", "internal/unixsock"},
 	"internal/secretbox":     {"internal/fault", "internal/vfs"},

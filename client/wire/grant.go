@@ -26,13 +26,15 @@ type GrantSpec struct {
 	// whether forks get the grant: "none" or "", or "reissue" (with another placeholder)
 	Fork     string `json:"fork,omitempty"`
 	Insecure bool   `json:"insecure,omitempty"` // also over connections without TLS; requires ports
+	// keys of the SSH server, one of which it must have: "ssh-ed25519 AAAA..." as in known_hosts, or "SHA256:..."
+	HostKeys []string `json:"host_keys,omitempty"`
 }
 
 // GrantSite is a place in requests where a secret may stand.
 type GrantSite struct {
-	// "header", "bearer", "basic", "git", "query", "cookie" or "path"; more may be added
+	// "header", "bearer", "basic", "git", "query", "cookie", "path" or "ssh"; more may be added
 	In       string   `json:"in"`
-	Name     string   `json:"name,omitempty"`     // of the header, the query field or the cookie
+	Name     string   `json:"name,omitempty"`     // of the header, query field or cookie; of the user of SSH
 	Part     string   `json:"part,omitempty"`     // word before the secret in a header; with "basic", "user" or "password"
 	Pointer  string   `json:"pointer,omitempty"`  // JSON pointer, for a site in a body
 	Methods  []string `json:"methods,omitempty"`  // only in requests with these methods
@@ -61,6 +63,7 @@ type Grant struct {
 	Paths       []string   `json:"paths,omitempty"`       // paths of such requests; none is all
 	Mode        string     `json:"mode"`                  // "replace", "require" or "add"
 	Env         []string   `json:"env,omitempty"`         // variables that hold the placeholder
+	HostKeys    []string   `json:"host_keys,omitempty"`   // of the SSH server
 	Placeholder string     `json:"placeholder,omitempty"` // stands for the secret in the sandbox; none with mode "add"
 	Fork        string     `json:"fork"`                  // whether forks get the grant: "none" or "reissue"
 	State       string     `json:"state"`                 // "live", "revoked", "expired", "exhausted"

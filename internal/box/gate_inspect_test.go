@@ -216,7 +216,8 @@ func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 		c.Phases = []plan.Phase{phaseOf(t, time.Time{}, rules)}
 		etc := c.Spec.Overlays[slices.IndexFunc(c.Spec.Overlays,
 			func(o rootspec.Overlay) bool { return o.Target == "/etc" })].Upper
-		for i, store := range slices.Concat(plan.TrustStores, plan.JavaStores[:2]) { // the stores in /etc
+		ssh := []string{"/etc/ssh/ssh_config", "/etc/ssh/ssh_known_hosts"}
+		for i, store := range slices.Concat(plan.TrustStores, plan.JavaStores[:2], ssh) { // the stores in /etc
 			at := filepath.Join(etc, strings.TrimPrefix(store, "/etc"))
 			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 				t.Fatal(err)
@@ -237,7 +238,7 @@ func TestTrustStores_FollowNoPlantedLinks(t *testing.T) {
 		}
 	})
 	r := b.Sh(t, `ls /run/coppice-ca; cmp $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS; readlink `+plan.TrustStores[0])
-	if r.Stdout != "bundle.pem\nca.pem\n/proc/self/fd/3/etc/passwd\n" {
+	if r.Stdout != "bundle.pem\nca.pem\nssh_known_hosts\n/proc/self/fd/3/etc/passwd\n" {
 		t.Errorf("%+v", r)
 	}
 }

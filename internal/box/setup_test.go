@@ -110,6 +110,10 @@ func TestSetup_CopiesNoSecretIntoTheTrustStore(t *testing.T) {
 		place(t, filepath.Join(certs, "certs/ca-certificates.crt"), linkTo("/.."+dir+"/precious"))
 		place(t, filepath.Join(certs, "cert.pem"),
 			func(name string) error { return os.WriteFile(name, []byte("NOCERTIFICATE\n"), 0o644) })
+		place(t, filepath.Join(upperOf(c, "/etc"), "ssh"), func(name string) error { return os.Mkdir(name, 0o755) })
+		for _, name := range []string{"ssh/ssh_config", "ssh/ssh_known_hosts"} {
+			place(t, filepath.Join(upperOf(c, "/etc"), name), linkTo("/.."+dir+"/precious"))
+		}
 	})
 	r := b.Sh(t, "cat /run/coppice-ca/*")
 	if strings.Contains(r.Stdout, "HOSTSECRET") || strings.Contains(r.Stdout, "NOCERTIFICATE") ||

@@ -263,7 +263,7 @@ func (l *lab) serves(c labClient) {
 func (l *lab) with(t *testing.T) *lab {
 	d := *l.desk
 	d.t = t
-	return &lab{desk: &d, root: l.root, into: l.into, asPod: l.asPod}
+	return &lab{desk: &d, root: l.root, far: l.far, into: l.into, asPod: l.asPod}
 }
 
 // box creates the sandbox, without the user's configuration, and with the lab's authority as trusted.

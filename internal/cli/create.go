@@ -156,7 +156,7 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	if mk.req.Env, err = a.env(mk.req.Env, mk.req.Name); err != nil {
 		return sb, err
 	}
-	if mk.req.Grants, mk.policy.granted, err = grantsOf(mk.grants, a.now()); err != nil {
+	if mk.req.Grants, mk.policy.granted, err = a.grantsOf(cmd.Context(), mk.grants); err != nil {
 		return sb, err
 	}
 	if err := mk.keep.fill(&mk.req); err != nil {

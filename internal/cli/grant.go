@@ -33,16 +33,24 @@ credential. The presets are:
 Without a preset, name a host and a site: where the secret is in requests, as
 --bearer. --method and --path restrict requests further.
 
+A secret that is a private key is for git over SSH: the sandbox logs in without
+a key, and --path names repositories. The gate accepts a server only with a key
+of --host-key, or of your known_hosts.
+
 The sandbox must be able to reach the hosts ("coppice net allow"), in tier
 supervised, container or gvisor. If it runs, it must have been started with a
 grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 		Example: `  coppice grant box github --for 8h --path '/repos/acme/*'
   coppice grant box anthropic=work-key --uses 1000
-  coppice grant box corp --host api.example.com --header X-Api-Key --env KEY`,
+  coppice grant box corp --host api.example.com --header X-Api-Key --env KEY
+  coppice grant box deploy --host git.example.com --path /acme/repo.git`,
 		Args: between(2, 2, "the name of a sandbox, and a grant"), ValidArgsFunction: a.nameThenGrantable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if given.named(args[1]); cmd.Flags().Changed("for") && given.lasts <= 0 {
 				return usagef("invalid --for %s: must be positive", given.lasts)
+			}
+			if err := a.completeSSH(cmd.Context(), &given); err != nil {
+				return err
 			}
 			spec, gives, err := given.checked(a.now())
 			if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 // granting has the flags of a grant. Its zero value is a grant by the preset of its name.
 type granting struct {
 	grant.Flags
+	loginFlags
 	presets          *pflag.Flag // the flag of Preset
 	sites            []string
 	kind, mode       string
@@ -53,6 +55,7 @@ func (g *granting) add(f *pflag.FlagSet) {
 		"replace (default) the placeholder; require it; add the secret, without a placeholder")
 	f.StringVar(&g.kind, "kind", "", "kind of the placeholder, `KIND` (default: that of the secret)")
 	f.UintSliceVar(&g.ports, "port", nil, "`PORT` of the hosts (default: 443); repeatable")
+	g.loginFlags.add(f)
 	f.BoolVar(&g.insecure, "insecure", false, "send the secret without TLS, to --port")
 }
 
@@ -116,6 +119,9 @@ func (g *granting) item() (grant.Item, error) {
 		}
 		i.Sites = append(i.Sites, grant.SiteItem{In: string(s.In), Name: s.Name, Part: s.Part, Pointer: s.Pointer})
 	}
+	if err := g.fill(g.name, &i); err != nil {
+		return i, err
+	}
 	for _, p := range g.ports {
 		if p == 0 || p > 0xffff {
 			return i, usagef("invalid --port %d: must be 1 to 65535", p)
@@ -153,7 +159,7 @@ func (g *granting) checked(now time.Time) (spec wire.GrantSpec, gives grant.Gran
 	}
 	spec = wire.GrantSpec{Secret: i.Secret, Preset: i.Preset, Kind: i.Kind, Hosts: i.Hosts, Ports: i.Ports,
 		Methods: i.Methods, Paths: i.Paths, Except: i.Except, Mode: i.Mode, Env: i.Env, For: i.For, Uses: i.Uses,
-		Rate: i.Rate, Fork: i.Fork, Insecure: i.Insecure}
+		Rate: i.Rate, Fork: i.Fork, Insecure: i.Insecure, HostKeys: i.HostKeys}
 	for _, s := range i.Sites {
 		spec.Sites = append(spec.Sites, wire.GrantSite(s))
 	}
@@ -171,13 +177,18 @@ func destinations(g grant.Grant) (rules []string) {
 }
 
 // grantsOf returns the grants of the flags --grant for a new sandbox, and the rules that let it reach their hosts.
-func grantsOf(texts []string, now time.Time) (specs map[string]wire.GrantSpec, rules []policy.Rule, err error) {
+func (a *app) grantsOf(ctx context.Context, texts []string) (
+	specs map[string]wire.GrantSpec, rules []policy.Rule, err error,
+) {
 	for _, text := range texts {
 		g, err := parseGranting(text)
 		if err != nil {
 			return nil, nil, err
 		}
-		spec, gives, err := g.checked(now)
+		if err := a.completeSSH(ctx, g); err != nil {
+			return nil, nil, err
+		}
+		spec, gives, err := g.checked(a.now())
 		if err != nil {
 			return nil, nil, err
 		}

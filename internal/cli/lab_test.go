@@ -34,6 +34,7 @@ import (
 type lab struct {
 	*desk
 	root string   // directory of the lab's files
+	far  int      // the process whose network is that of the hosts
 	into []string // the command prefix that runs a program on the daemon's host
 	// asPod is a further prefix for coppice, by which it runs as in a container; nil for none
 	asPod []string
@@ -69,7 +70,7 @@ func newLab(t *testing.T) *lab {
 	l.write("resolv.conf", "nameserver "+labHosts4+"\n")
 	l.write("hosts", "127.0.0.1 localhost\n::1 localhost\n")
 
-	hosts := l.start(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "labhosts", root)
+	l.far = l.start(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "labhosts", root)
 	const host = `set -e
 mount --make-rprivate /
 mount --bind "$1/resolv.conf" /etc/resolv.conf
@@ -88,7 +89,7 @@ far link set lab up
 echo ready
 exec cat`
 	daemon := l.start(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}, "sh", "-c", host, "sh",
-		root, strconv.Itoa(hosts), labDaemon4, labDaemon6, labHosts4, labHosts6, labEvil4, labEvil6, labPlain6)
+		root, strconv.Itoa(l.far), labDaemon4, labDaemon6, labHosts4, labHosts6, labEvil4, labEvil6, labPlain6)
 	l.into = []string{"nsenter", "--target", strconv.Itoa(daemon), "--net", "--mount", "--"}
 	// Verify before anything is sent that the namespace has no default route.
 	ways, err := exec.Command(l.into[0],

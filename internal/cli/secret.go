@@ -49,11 +49,14 @@ needs the value, in the environment of your latest "coppice secret" command:
   gh[:HOST], op://VAULT/ITEM/FIELD, pass:NAME, gcloud[:ACCOUNT], aws[:PROFILE]
                          the output of that program
   vault:MOUNT/PATH#FIELD HashiCorp Vault or OpenBao, at VAULT_ADDR
+  ssh-agent:COMMENT      a private key in your SSH agent, or its fingerprint
 
 The kind, as in github, decides the form of placeholders. It is recognized by
-the value; with --kind, a value of another kind is refused.`,
+the value; with --kind, a value of another kind is refused. A private key, of
+kind ssh, is for git over SSH.`,
 		Example: `  coppice secret set github < token
   coppice secret set anthropic --from env:ANTHROPIC_API_KEY
+  coppice secret set deploy --kind ssh < ~/.ssh/id_ed25519
   coppice secret set npm --from "command:pass show npm"
   coppice secret set db --from vault:kv/team/db#password`,
 		Args: between(1, 1, "the name of a secret"), ValidArgsFunction: a.secretNames(1),
@@ -88,8 +91,8 @@ the value; with --kind, a value of another kind is refused.`,
 	f := cmd.Flags()
 	f.StringVar(&from, "from", "", "where the value is kept, `STORE` (default: age)")
 	f.StringVar(&kind, "kind", "", "refuse values that are not of `KIND`, as in github")
-	must(cmd.RegisterFlagCompletionFunc("from", fixed("age", "env:", "file:", "command:", "vault:", "gh", "op://", "pass:",
-		"gcloud", "aws")))
+	must(cmd.RegisterFlagCompletionFunc("from", fixed("age", "env:", "file:", "command:", "vault:", "ssh-agent:", "gh",
+		"op://", "pass:", "gcloud", "aws")))
 	must(cmd.RegisterFlagCompletionFunc("kind", fixed(kindNames()...)))
 	return cmd
 }

@@ -34,6 +34,7 @@ type flow struct {
 
 	mustHail bool // must start with a ClientHello
 	inspect  bool // must be TLS for a name that need not be inspected, or HTTP
+	ssh      bool // the gate ends SSH: see Gate.ssh
 	large    bool // has large buffers
 
 	mu      sync.Mutex
@@ -100,7 +101,7 @@ func (g *Gate) remove(f *flow) {
 func (g *Gate) stillAllowed(f *flow) bool {
 	by, ok := f.by.Load(), true
 	r := rule(g.current(), g.pins, f.proto, f.to.Addr(), f.to.Port(), g.now(), by.name)
-	if !r.passes() {
+	if !r.passes() || f.ssh != g.endsSSH(f.proto, f.to.Port(), r) {
 		return false
 	}
 	n := named{Decision: r.byAddr}
@@ -245,7 +246,8 @@ func (g *Gate) serveTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 		})
 		return
 	}
-	f := &flow{proto: TCP, to: to, out: out, ep: ep, mustHail: rl.mustHail, inspect: rl.verdict == Inspect && !rl.mustHail}
+	f := &flow{proto: TCP, to: to, out: out, ep: ep, mustHail: rl.mustHail, inspect: rl.verdict == Inspect && !rl.mustHail,
+		ssh: g.endsSSH(TCP, to.Port(), rl)}
 	g.carry(ctx, f, in, rl)
 }
 
@@ -323,6 +325,9 @@ func (g *Gate) accept(ctx context.Context, r *tcp.ForwarderRequest) (*gonet.TCPC
 // counts.
 func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
 	by := rl.plain()
+	if f.ssh {
+		by = g.sshNames(f.to.Port(), rl)[0]
+	}
 	f.by.Store(&by)
 	f.moved.Store(g.now().UnixNano())
 	f.large = g.size(f.ep)
@@ -335,6 +340,8 @@ func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling)
 		f.cut(err.Error())
 		g.journal.refused(Event{Proto: TCP, Name: rl.name.String(), Addr: f.to.Addr(), Port: f.to.Port(), Rule: rl.why.Rule},
 			err)
+	case f.ssh:
+		g.ssh(ctx, f, in, rl)
 	case f.inspected():
 		g.inspect(ctx, f, in, first, rl)
 	case w != nil:

@@ -63,6 +63,8 @@ type Grant struct {
 	Rate   policy.Rate
 	Ask    AskMode
 	Fork   ForkMode
+	// HostKeys are those that an SSH server must have one of.
+	HostKeys []HostKey
 	// Insecure lets the secret leave over connections without TLS, in networks of the owner.
 	Insecure bool
 }
@@ -133,7 +135,7 @@ func (g Grant) checkSites(no func(hint, format string, args ...any) error) error
 			return no("name the path", "site %s cannot be in all bodies", s)
 		case seen[key]:
 			return no("remove one of them", "duplicate site %s", s)
-		case g.Mode == ModeAdd && (!s.inHead() || s.In == InPath || s.In == InSigV4):
+		case g.Mode == ModeAdd && s.In != InSSH && (!s.inHead() || s.In == InPath || s.In == InSigV4):
 			return no("use mode: replace", "mode add is not supported for site %s", s)
 		default:
 			seen[key] = true
@@ -147,7 +149,7 @@ func (g Grant) checkSites(no func(hint, format string, args ...any) error) error
 	case g.Mode == ModeAdd && len(g.Env) > 0:
 		return no("omit env", "mode add has no placeholder")
 	}
-	return nil
+	return g.checkSSH(no)
 }
 
 // key identifies the place of a site in a head, where there is room for one secret only.

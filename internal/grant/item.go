@@ -28,7 +28,8 @@ type Item struct {
 	Rate     string            `yaml:"rate,omitempty" json:"rate,omitempty"` // such as 10/s
 	Ask      string            `yaml:"ask,omitempty" json:"ask,omitempty"`
 	Fork     string            `yaml:"fork,omitempty" json:"fork,omitempty"`
-	Insecure bool              `yaml:"insecure,omitempty" json:"insecure,omitempty"` // requires ports
+	Insecure bool              `yaml:"insecure,omitempty" json:"insecure,omitempty"`   // requires ports
+	HostKeys []string          `yaml:"host_keys,omitempty" json:"host_keys,omitempty"` // of SSH servers: see ParseHostKey
 }
 
 // SiteItem is a Site in an Item.
@@ -154,6 +155,19 @@ func (i Item) Grant(name string, now time.Time) (g Grant, err error) {
 	}
 	if g.Ports = i.Ports; g.Ports == nil {
 		g.Ports = []uint16{443}
+		if g.SSHUser() != "" {
+			g.Ports = []uint16{22}
+		}
+	}
+	if g.SSHUser() != "" && i.Mode == "" {
+		g.Mode = ModeAdd // the gate logs in, without a placeholder
+	}
+	for _, text := range i.HostKeys {
+		k, err := ParseHostKey(text)
+		if err != nil {
+			return Grant{}, err
+		}
+		g.HostKeys = append(g.HostKeys, k)
 	}
 	return g, g.Check()
 }

@@ -31,12 +31,13 @@ const (
 	HexKey      Kind = "hex"
 	BasicPair   Kind = "basic" // USER:PASSWORD in base64
 	Opaque      Kind = "opaque"
+	SSH         Kind = "ssh" // a private key of SSH, which has no placeholder
 )
 
 // Kinds returns all kinds.
 func Kinds() []Kind {
 	return []Kind{GitHub, GitLab, NPM, PyPI, Anthropic, OpenAI, Google, HuggingFace, Slack, AWS, JWT, UUID, HexKey,
-		BasicPair, Opaque}
+		BasicPair, Opaque, SSH}
 }
 
 // ParseKind parses the name of a kind.

@@ -94,7 +94,7 @@ func TestKindOf_KnowsEachKind(t *testing.T) {
 		}
 	}
 	for _, k := range Kinds() {
-		if !seen[k] {
+		if !seen[k] && k != SSH { // which has no placeholder
 			t.Errorf("no example of %s", k)
 		}
 	}

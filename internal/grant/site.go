@@ -27,7 +27,7 @@ const (
 	InForm     In = "form"     // value of the form's field Name
 	InJSON     In = "json"     // string at Pointer
 	InMetadata In = "metadata" // token of the metadata service; Name is its provider
-	InSSH      In = "ssh"
+	InSSH      In = "ssh"      // login of user Name, by default git
 	InPostgres In = "postgres" // user Name of database Part
 )
 
@@ -103,7 +103,7 @@ func (s Site) checked() (Site, error) {
 	no := func(hint, format string, args ...any) (Site, error) {
 		return Site{}, fault.New(fault.Invalid, "invalid site %s: %s", s, fmt.Sprintf(format, args...)).WithHint("%s", hint)
 	}
-	named := slices.Contains([]In{InHeader, InQuery, InCookie, InForm, InMetadata, InPostgres, InBearer}, s.In)
+	named := slices.Contains([]In{InHeader, InQuery, InCookie, InForm, InMetadata, InPostgres, InBearer, InSSH}, s.In)
 	parted := slices.Contains([]In{InHeader, InBasic, InGit, InPostgres, InBearer}, s.In)
 	switch {
 	case !slices.Contains(Ins(), s.In):
@@ -143,6 +143,10 @@ func (s Site) checked() (Site, error) {
 	case InMetadata:
 		if _, err := oneOf("provider", s.Name, []string{"aws", "gcp", "azure"}); err != nil {
 			return Site{}, err
+		}
+	case InSSH:
+		if s.Name != "" && (strings.Trim(s.Name, alnum+"._-") != "" || strings.HasPrefix(s.Name, "-")) {
+			return no("use ssh:USER, or ssh for user "+DefaultSSHUser, "invalid user %q", s.Name)
 		}
 	case InPostgres:
 		if s.Name == "" || s.Part == "" || strings.ContainsAny(s.Name+s.Part, "\x00") {

@@ -66,7 +66,7 @@ func (c *Grants) prepare(
 			continue
 		}
 		r.Grants = append(r.Grants, client.Granted{Name: row.Name, Secret: row.Secret, Hosts: hosts(is.Grant),
-			Until: row.Until})
+			Until: row.Until, User: is.SSHUser()})
 		for _, name := range is.Env {
 			if row.Placeholder != "" {
 				s.Env = append(s.Env, name+"="+row.Placeholder)

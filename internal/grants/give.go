@@ -67,6 +67,9 @@ func (c *Grants) GiveGrant(ctx context.Context, name, as string, spec wire.Grant
 	if err != nil {
 		return wire.Grant{}, err
 	}
+	if err := fits(g, shape); err != nil {
+		return wire.Grant{}, err
+	}
 	s, rec, err := c.config.Sandboxes.Acquire(ctx, name, "changing its grants")
 	if err != nil {
 		return wire.Grant{}, err
@@ -101,6 +104,19 @@ func (c *Grants) GiveGrant(ctx context.Context, name, as string, spec wire.Grant
 		return wire.Grant{}, err
 	}
 	return shown(row)
+}
+
+// fits returns why a secret of a shape cannot be at the sites of a grant; nil if it can.
+func fits(g grant.Grant, shape grant.Shape) error {
+	switch key := shape.Kind == grant.SSH; {
+	case key && g.SSHUser() == "":
+		return fault.New(fault.Invalid, "grant %s: secret %s is a private key of SSH, which no request can carry", g.Name,
+			g.Secret).WithHint("use site ssh: --ssh")
+	case !key && g.SSHUser() != "":
+		return fault.New(fault.Invalid, "grant %s: secret %s is not a private key of SSH", g.Name, g.Secret).
+			WithHint("store one: coppice secret set %s --kind ssh < ~/.ssh/id_ed25519", g.Secret)
+	}
+	return nil
 }
 
 // place sets the placeholder of a grant that is about to be given. The placeholders of an earlier grant of that name

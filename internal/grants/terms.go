@@ -18,7 +18,7 @@ import (
 
 // supported are the sites that a gate can fill.
 var supported = [...]grant.In{grant.InHeader, grant.InBearer, grant.InBasic, grant.InGit, grant.InQuery, grant.InCookie,
-	grant.InPath}
+	grant.InPath, grant.InSSH}
 
 // Check returns the first error in a grant that a client asks for.
 func Check(name string, spec wire.GrantSpec, now time.Time) error {
@@ -90,6 +90,9 @@ func shown(row meta.Grant) (wire.Grant, error) {
 		Uses: is.Uses, Used: row.Used}
 	for _, s := range is.Sites {
 		w.Sites = append(w.Sites, s.String())
+	}
+	for _, k := range is.HostKeys {
+		w.HostKeys = append(w.HostKeys, k.String())
 	}
 	if !row.Until.IsZero() {
 		w.Until = &row.Until

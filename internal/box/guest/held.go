@@ -55,6 +55,9 @@ func hold(g plan.Guest) (*heldFiles, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "list %s", plan.TrustDir)
 	}
+	if len(plan.KnownHosts(g.CA)) > 0 {
+		names = append(names, plan.SSHHosts)
+	}
 	const flags = os.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	for _, name := range names {
 		f, err := os.OpenFile(name, flags, 0)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coppice-dev/coppice/internal/box/initlink"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 // rekey gives a box that was resumed from a memory image its own identity: it replaces everything
@@ -61,7 +62,7 @@ func (d *daemon) retrust(r initlink.Rekey) (string, error) {
 	if len(before) == 0 || len(r.CA) == 0 {
 		return "", nil
 	}
-	if err := d.held.replaceTrust(func(have []byte) []byte { return bytes.ReplaceAll(have, before, r.CA) }); err != nil {
+	if err := d.held.replaceTrust(func(have []byte) []byte { return replacedTrust(have, before, r.CA) }); err != nil {
 		return "", err
 	}
 	if err := d.held.replaceJava(r.Java); err != nil {
@@ -69,6 +70,15 @@ func (d *daemon) retrust(r initlink.Rekey) (string, error) {
 	}
 	d.guest.CA = r.CA
 	return fmt.Sprintf("%d files", len(d.held.trust)), nil
+}
+
+// replacedTrust returns a file of certificates or known hosts with the authority now in place of before.
+func replacedTrust(have, before, now []byte) []byte {
+	have = bytes.ReplaceAll(have, before, now)
+	if line := plan.KnownHosts(before); line != nil {
+		have = bytes.ReplaceAll(have, line, plan.KnownHosts(now))
+	}
+	return have
 }
 
 // rename sets the host name of the box.

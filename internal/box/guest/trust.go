@@ -44,6 +44,9 @@ func mountTrust(g plan.Guest) error {
 	if err := t.mountBundles(g.CA); err != nil {
 		return err
 	}
+	if err := t.mountKnownHosts(g.CA); err != nil {
+		return err
+	}
 	return t.mountJava(g.Java)
 }
 

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -87,6 +88,9 @@ func serialNumber() (*big.Int, error) {
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
+
+// Signer returns the key of the authority, for certificates of SSH.
+func (a *Authority) Signer() crypto.Signer { return a.key }
 
 // certify returns a certificate for name.
 func (a *Authority) certify(name policy.Host, now time.Time) (*tls.Certificate, error) {

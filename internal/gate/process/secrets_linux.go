@@ -96,7 +96,7 @@ func issued(sandbox string, all []plan.Grant) (wallet.Grants, error) {
 // supported returns an error if the gate cannot do what a grant says.
 func supported(g grant.Grant) error {
 	heads := []grant.In{grant.InHeader, grant.InBearer, grant.InBasic, grant.InGit, grant.InQuery, grant.InPath,
-		grant.InCookie}
+		grant.InCookie, grant.InSSH}
 	for _, s := range g.Sites {
 		if !slices.Contains(heads, s.In) {
 			return fault.New(fault.Unsupported, "grant %s: site %s is not supported yet", g.Name, s).

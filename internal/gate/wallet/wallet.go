@@ -113,7 +113,7 @@ func (w *Wallet) Names(h policy.Host) bool {
 }
 
 func names(g grant.Issued, h policy.Host) bool {
-	return slices.ContainsFunc(g.Hosts, func(p policy.Pattern) bool { return p.Matches(h) })
+	return g.SSHUser() == "" && slices.ContainsFunc(g.Hosts, func(p policy.Pattern) bool { return p.Matches(h) })
 }
 
 func (w *Wallet) any(is func(grant.Issued) bool) bool {
@@ -243,11 +243,7 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 		}
 	}
 	now := w.now()
-	spent := grant.Spent{}
-	for name, c := range w.counts {
-		spent[name] = grant.Count{Used: c.used, Recent: c.recent(now, w.issued[name].Rate)}
-	}
-	r := w.set.Decide(u, spent, now)
+	r := w.set.Decide(u, w.spentLocked(now), now)
 	if r.Deny != nil {
 		return nil, r.Deny
 	}
@@ -270,7 +266,8 @@ func (w *Wallet) sentLocked(h policy.Host, now time.Time) Carried {
 	all := Carried{}
 	for name, g := range w.issued {
 		over := g.Revoked || !g.Until.IsZero() && !now.Before(g.Until)
-		if !over && names(g, h) && (w.counts[name].used > 0 || len(g.Aliases) > 0) {
+		sent := g.SSHUser() == "" // a key of SSH stays with the broker
+		if sent && !over && names(g, h) && (w.counts[name].used > 0 || len(g.Aliases) > 0) {
 			all[name] = g
 		}
 	}
@@ -279,6 +276,15 @@ func (w *Wallet) sentLocked(h policy.Host, now time.Time) Carried {
 
 // Uses returns the names of the grants whose secrets the request carries, in order.
 func (c *Carry) Uses() []string { return slices.Sorted(maps.Keys(c.uses)) }
+
+// spentLocked returns the uses of all grants.
+func (w *Wallet) spentLocked(now time.Time) grant.Spent {
+	spent := grant.Spent{}
+	for name, c := range w.counts {
+		spent[name] = grant.Count{Used: c.used, Recent: c.recent(now, w.issued[name].Rate)}
+	}
+	return spent
+}
 
 // Cancel takes back the uses, since the request did not leave.
 func (c *Carry) Cancel() {

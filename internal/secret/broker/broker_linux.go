@@ -13,6 +13,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/secret/client"
 	"github.com/coppice-dev/coppice/internal/secret/line"
+	"github.com/coppice-dev/coppice/internal/secret/sshkey"
 )
 
 const (
@@ -107,7 +108,15 @@ func (b *broker) answer(ctx context.Context, box *box, l *line.Server, ask line.
 			break
 		}
 		var given bool
-		if given, err = b.give(ctx, box, l, ask, g); given {
+		switch {
+		case ask.Sign:
+			given, err = b.sign(ctx, box, l, ask, g)
+		case g.User != "":
+			err = fault.New(fault.Denied, "the key of grant %s does not leave the broker", g.Name)
+		default:
+			given, err = b.give(ctx, box, l, ask, g)
+		}
+		if given {
 			return
 		}
 		if now, perr := b.registry.permit(box, l, ask, b.catalog.now()); perr != nil || now != g {
@@ -127,12 +136,23 @@ func (b *broker) give(ctx context.Context, box *box, l *line.Server, ask line.As
 		return false, err
 	}
 	defer v.Close()
+	if sshkey.IsValue(v.Bytes()) {
+		return false, fault.New(fault.Denied, "secret %s is a private key, which does not leave the broker", g.Secret).
+			WithHint("give a grant for SSH")
+	}
 	version, err := b.catalog.version(ctx, v.Bytes())
 	if err != nil {
 		return false, err
 	}
-	out := line.Value{Bytes: v.Bytes(), Version: version, Until: b.catalog.now().Add(maxLife)}
-	for _, end := range []time.Time{g.Until, v.Until} {
+	return b.send(box, l, ask, g, line.Value{Bytes: v.Bytes(), Version: version}, v.Until)
+}
+
+// send answers a question with a value that ends at some time, or does not end.
+func (b *broker) send(
+	box *box, l *line.Server, ask line.Ask, g *granted, out line.Value, until time.Time,
+) (bool, error) {
+	out.Until = b.catalog.now().Add(maxLife)
+	for _, end := range []time.Time{g.Until, until} {
 		if !end.IsZero() && end.Before(out.Until) {
 			out.Until = end
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/grant"
 	"github.com/coppice-dev/coppice/internal/secret/client"
+	"github.com/coppice-dev/coppice/internal/secret/sshkey"
 	"github.com/coppice-dev/coppice/internal/secret/store"
 	"github.com/coppice-dev/coppice/internal/vfs"
 )
@@ -43,6 +44,7 @@ type reference struct {
 	Length      int       `json:"length"` // when it was last set
 	Fingerprint string    `json:"fingerprint"`
 	Vault       *settings `json:"vault,omitempty"`
+	Key         string    `json:"key,omitempty"` // the public key of one in an agent, as in authorized_keys
 }
 
 // keyName is the name in catalog.own of the key of fingerprints.
@@ -100,6 +102,12 @@ func (c *catalog) set(ctx context.Context, name string, r client.SetRequest) (cl
 	env := c.renew(r.Env)
 	s.Ref.From = cmp.Or(r.From, "age")
 	put := r.Value
+	if s.Store == "age" && sshkey.IsFile(r.Value) {
+		if put, err = sshkey.Value(r.Value); err != nil {
+			return client.Secret{}, fault.Wrap(err, "set secret %s", name)
+		}
+		defer clear(put)
+	}
 	switch {
 	case s.Store == "env":
 		return client.Secret{}, fault.New(fault.Invalid, "a variable is read by the program that sets the secret")
@@ -107,7 +115,10 @@ func (c *catalog) set(ctx context.Context, name string, r client.SetRequest) (cl
 		return client.Secret{}, fault.New(fault.Invalid, "a secret in another store has no value here").
 			WithHint("omit --from to store the value encrypted, or send no value")
 	case s.Store == "age":
-		s.Ref.Kind, err = kindOf(r.Value, r.Kind)
+		s.Ref.Kind, err = kindOf(put, r.Kind)
+	case s.Store == "ssh-agent":
+		put, s.Ref.From, err = referAgent(ctx, s, env)
+		s.Ref.Kind = string(grant.SSH)
 	default:
 		put, s.Ref.Kind, err = c.refer(ctx, s, r.Kind, env)
 	}
@@ -155,7 +166,16 @@ func kindOf(value []byte, named string) (string, error) {
 		return "", err
 	}
 	kind := grant.KindOf(string(value)).Kind
+	if sshkey.IsValue(value) {
+		if _, err := sshkey.Parse(value); err != nil {
+			return "", err
+		}
+		kind = grant.SSH
+	}
 	switch {
+	case named == string(grant.SSH) && kind != grant.SSH:
+		return "", fault.New(fault.Invalid, "the value is not a private key of SSH").
+			WithHint("store the file: coppice secret set NAME --kind ssh < ~/.ssh/id_ed25519; or use --from ssh-agent:COMMENT")
 	case kind == "" || !utf8.Valid(value):
 		return "", fault.New(fault.Invalid, "the value cannot be used in requests").
 			WithHint("remove spaces at its ends, and use text in UTF-8")
@@ -180,6 +200,10 @@ func (c *catalog) describe(ctx context.Context, name string) (client.Secret, err
 		return s, err
 	}
 	s.Length = len(v.Bytes())
+	if s.Kind == string(grant.SSH) {
+		s.Fingerprint, err = fingerprintKey(v.Bytes())
+		return s, err
+	}
 	s.Fingerprint, err = c.fingerprint(ctx, v.Bytes())
 	return s, err
 }
@@ -257,6 +281,13 @@ func (c *catalog) test(ctx context.Context, name string) (client.Secret, error) 
 	if err != nil {
 		return client.Secret{}, err
 	}
+	if s.Kind == string(grant.SSH) {
+		signer, err := c.signer(ctx, name)
+		if err == nil {
+			err = signer.Close()
+		}
+		return s, err
+	}
 	return s, c.look(ctx, name, func(value []byte) (err error) {
 		s.Length, s.Kind = len(value), string(grant.KindOf(string(value)).Kind)
 		s.Fingerprint, err = c.fingerprint(ctx, value)
@@ -266,6 +297,9 @@ func (c *catalog) test(ctx context.Context, name string) (client.Secret, error) 
 
 // shape returns the shape of a secret's value.
 func (c *catalog) shape(ctx context.Context, name string) (s grant.Shape, err error) {
+	if is, err := c.describe(ctx, name); err != nil || is.Kind == string(grant.SSH) {
+		return grant.Shape{Kind: grant.SSH}, err
+	}
 	return s, c.look(ctx, name, func(value []byte) error {
 		if _, err := kindOf(value, ""); err != nil {
 			return fault.Wrap(err, "secret %s", name)

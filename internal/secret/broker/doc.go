@@ -1,11 +1,11 @@
 // Package broker is the process coppice-broker, which holds the values of secrets of a home: it reads them from the
 // stores of their owner, and gives them to the gates of sandboxes that were granted them. It imports fault, grant,
-// policy, secret/client, secret/line, secret/store, thread, unixsock and vfs.
+// policy, secret/client, secret/line, secret/sshkey, secret/store, thread, unixsock and vfs.
 //
 // The owner stores secrets, and the daemon registers the grants of sandboxes, over the control socket (secret/client).
 // No answer there has a value. Gates ask for values over lines (secret/line), each of which belongs to one
 // registration. The broker gives a line only what is registered for it, for hosts of the grant, until the grant ends,
-// and ten times a second at most.
+// and ten times a second at most. Of a private key it gives signatures of logins instead.
 //
 // # Where values are
 //

@@ -19,6 +19,9 @@ import (
 const (
 	getsPerSecond = 10
 	getsAtOnce    = 20
+	// A command over SSH takes two questions, and nothing is kept between two.
+	signsPerSecond = 20
+	signsAtOnce    = 100
 )
 
 // Bounds on registrations.
@@ -70,6 +73,9 @@ func parse(r client.Registration) (map[string]*granted, error) {
 			return nil, no("invalid grant %.64q", g.Name)
 		}
 		one := &granted{Granted: g, rate: rate.NewLimiter(getsPerSecond, getsAtOnce)}
+		if g.User != "" {
+			one.rate = rate.NewLimiter(signsPerSecond, signsAtOnce)
+		}
 		for _, h := range g.Hosts {
 			p, err := policy.ParsePattern(h)
 			if err != nil {
@@ -84,7 +90,7 @@ func parse(r client.Registration) (map[string]*granted, error) {
 
 // same reports whether both grants allow the same.
 func (g *granted) same(o *granted) bool {
-	return o != nil && g.Secret == o.Secret && slices.Equal(g.Hosts, o.Hosts) && g.Until.Equal(o.Until)
+	return o != nil && g.Secret == o.Secret && g.User == o.User && slices.Equal(g.Hosts, o.Hosts) && g.Until.Equal(o.Until)
 }
 
 // fresh returns a grant that allows the same as g.

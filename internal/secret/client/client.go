@@ -54,6 +54,8 @@ type Granted struct {
 	Secret string    `json:"secret"`
 	Hosts  []string  `json:"hosts"`          // patterns, as in a grant.Item
 	Until  time.Time `json:"until,omitzero"` // zero: it does not expire
+	// User makes the broker sign logins of this user over SSH with the secret, which it then does not give.
+	User string `json:"user,omitempty"`
 }
 
 // Status describes a running broker.

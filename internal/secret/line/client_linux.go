@@ -33,7 +33,7 @@ func Dial(path string, ticket []byte, patience time.Duration) (*os.File, error) 
 	buffer := make([]byte, maxText)
 	var m message
 	if err = conn.SetDeadline(time.Now().Add(patience)); err == nil {
-		err = send(conn, message{Ticket: ticket})
+		err = send(conn, message{Ticket: ticket}, nil)
 	}
 	if err == nil {
 		m, _, err = receive(conn, buffer)
@@ -162,6 +162,21 @@ func (c *Client) heard(m message, value []byte) error {
 // Get asks for the value of a grant, for a request to a host. It returns Denied if the broker refuses, and Unavailable
 // if the store of the secret cannot be reached or the line broke; both have a hint. The caller closes the Value.
 func (c *Client) Get(ctx context.Context, grant, host, method, path string) (Value, error) {
+	return c.ask(ctx, grant, message{Get: grant, Host: host, Method: method, Path: path}, nil)
+}
+
+// Sign asks for a signature of data by the key of a grant for SSH, or without data for its public key, as Get does for
+// a value. Both are in the wire format of SSH.
+func (c *Client) Sign(ctx context.Context, grant, host, method, path string, data []byte) ([]byte, error) {
+	if len(data) > maxSign {
+		return nil, fault.New(fault.TooLarge, "the data to sign is longer than %d bytes", maxSign)
+	}
+	v, err := c.ask(ctx, grant, message{Sign: grant, Host: host, Method: method, Path: path}, data)
+	return v.Bytes, err
+}
+
+// ask sends a question with data, and waits for its answer.
+func (c *Client) ask(ctx context.Context, grant string, m message, data []byte) (Value, error) {
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
@@ -171,7 +186,8 @@ func (c *Client) Get(ctx context.Context, grant, host, method, path string) (Val
 		return Value{}, fault.Wrap(ctx.Err(), "wait for the broker of secrets")
 	}
 	id, p := c.expect(grant)
-	err := c.ask(message{Get: grant, ID: id, Host: host, Method: cut(method, maxName), Path: cut(path, maxPath)})
+	m.ID, m.Method, m.Path = id, cut(m.Method, maxName), cut(m.Path, maxPath)
+	err := c.send(grant, m, data)
 	if err != nil {
 		c.forget(id, p)
 		return Value{}, err
@@ -210,16 +226,16 @@ func (c *Client) forget(id uint64, p pending) {
 	}
 }
 
-// ask sends a get.
-func (c *Client) ask(m message) error {
-	if err := m.check(nil); err != nil {
-		return fault.New(fault.Denied, "invalid request for a value of grant %.64q", m.Get).
+// send sends a question about a grant.
+func (c *Client) send(grant string, m message, data []byte) error {
+	if err := m.check(data); err != nil {
+		return fault.New(fault.Denied, "invalid request for a value of grant %.64q", grant).
 			WithHint("use a host name of at most %d bytes", maxHost)
 	}
 	if c.conn == nil {
 		return unreachable(nil)
 	}
-	if err := send(c.conn, m); err != nil {
+	if err := send(c.conn, m, data); err != nil {
 		return unreachable(err)
 	}
 	return nil

@@ -13,24 +13,27 @@ const (
 	maxHead  = 4 << 10 // with its newline
 	maxValue = 16 << 10
 	maxText  = maxHead + maxValue
-	maxName  = 64  // of a grant
-	maxHost  = 255 // DNS
-	maxPath  = 512 // longer paths are cut: in JSON, a byte takes up to six
-	maxWhy   = 300 // of a reason or a hint, likewise
+	maxSign  = 4 << 10 // of data to sign
+	maxName  = 64      // of a grant
+	maxHost  = 255     // DNS
+	maxPath  = 512     // longer paths are cut: in JSON, a byte takes up to six
+	maxWhy   = 300     // of a reason or a hint, likewise
 )
 
-// message is what either end says. Exactly one of Ticket, OK, Get, Is, Not and Drop is set.
+// message is what either end says. Exactly one of Ticket, OK, Get, Sign, Is, Not and Drop is
+// set.
 type message struct {
 	Ticket []byte `json:"ticket,omitempty"`
 	OK     bool   `json:"ok,omitempty"`
 	Get    string `json:"get,omitempty"`
+	Sign   string `json:"sign,omitempty"`
 	Is     string `json:"is,omitempty"`
 	Not    string `json:"not,omitempty"`
 	Drop   string `json:"drop,omitempty"`
 
-	ID uint64 `json:"id,omitempty"` // of Get, Is and Not
+	ID uint64 `json:"id,omitempty"` // of Get, Sign, Is and Not
 
-	Host   string `json:"host,omitempty"` // of Get
+	Host   string `json:"host,omitempty"` // of Get and Sign
 	Method string `json:"method,omitempty"`
 	Path   string `json:"path,omitempty"`
 
@@ -48,14 +51,16 @@ const theLine = "line"
 // check returns an error if m and value are not a message.
 func (m message) check(value []byte) error {
 	verbs := 0
-	for _, is := range []bool{m.Ticket != nil, m.OK, m.Get != "", m.Is != "", m.Not != "", m.Drop != ""} {
+	for _, is := range []bool{m.Ticket != nil, m.OK, m.Get != "", m.Sign != "", m.Is != "", m.Not != "", m.Drop != ""} {
 		if is {
 			verbs++
 		}
 	}
 	switch {
-	case verbs != 1, max(len(m.Get), len(m.Is), len(m.Not), len(m.Drop)) > maxName, len(m.Host) > maxHost, m.Retry < 0,
-		m.Get+m.Is != "" && m.ID == 0, m.Is != "" && m.Until.IsZero(), (m.Is != "") != (len(value) > 0),
+	case verbs != 1, max(len(m.Get), len(m.Sign), len(m.Is), len(m.Not), len(m.Drop)) > maxName,
+		len(m.Host) > maxHost, m.Retry < 0,
+		m.Get+m.Sign+m.Is != "" && m.ID == 0, m.Is != "" && m.Until.IsZero(), m.Is != "" && len(value) == 0,
+		m.Is+m.Sign == "" && len(value) > 0, m.Sign != "" && len(value) > maxSign,
 		len(value) > maxValue:
 		return errMessage()
 	}

@@ -22,8 +22,8 @@ func receive(conn *net.UnixConn, buffer []byte) (message, []byte, error) {
 }
 
 // send writes one message: a packet is written whole or not at all.
-func send(conn *net.UnixConn, m message) error {
-	b, err := m.encode(nil)
+func send(conn *net.UnixConn, m message, value []byte) error {
+	b, err := m.encode(value)
 	if err == nil {
 		_, err = conn.Write(b)
 	}

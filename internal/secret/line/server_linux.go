@@ -3,6 +3,7 @@ package line
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,8 @@ type Server struct {
 // Ask is a question of a gate. Of Host, Method and Path, only the first was checked, for its length.
 type Ask struct {
 	Grant, Host, Method, Path string
+	Sign                      bool
+	Data                      []byte // with Sign; empty: for the public key
 
 	id uint64
 }
@@ -59,14 +62,15 @@ func (s *Server) Reject(err error) {
 
 // Next returns the next question. Any error ends the line. One goroutine at a time may call it.
 func (s *Server) Next() (Ask, error) {
-	m, _, err := receive(s.conn, s.buffer)
+	m, data, err := receive(s.conn, s.buffer)
 	if err != nil {
 		return Ask{}, err
 	}
-	if m.Get == "" {
+	if m.Get+m.Sign == "" {
 		return Ask{}, errMessage()
 	}
-	return Ask{Grant: m.Get, Host: m.Host, Method: m.Method, Path: m.Path, id: m.ID}, nil
+	return Ask{Grant: m.Get + m.Sign, Host: m.Host, Method: m.Method, Path: m.Path, Sign: m.Sign != "",
+		Data: slices.Clone(data), id: m.ID}, nil
 }
 
 // Give answers a question with a value, if valid returns true. It calls valid and writes the answer while it holds

@@ -11,7 +11,7 @@ import (
 
 // Source is a secret in a store, as a user names it after --from.
 type Source struct {
-	Store string // "age", "file", "command", "env" or "vault"
+	Store string // "age", "file", "command", "env", "vault" or "ssh-agent"
 	Ref   Ref    // for age without a name, which is that of the secret
 }
 
@@ -32,7 +32,7 @@ var presets = map[string]struct {
 }
 
 const sourceHint = "use age, file:PATH, file:PATH#/FIELD, command:PROGRAM ARGUMENT..., env:NAME, " +
-	"vault:MOUNT/PATH#FIELD, gh, op://VAULT/ITEM/FIELD, pass:NAME, gcloud or aws"
+	"vault:MOUNT/PATH#FIELD, ssh-agent:COMMENT, gh, op://VAULT/ITEM/FIELD, pass:NAME, gcloud or aws"
 
 // Parse parses what a user writes after --from:
 //
@@ -41,6 +41,7 @@ const sourceHint = "use age, file:PATH, file:PATH#/FIELD, command:PROGRAM ARGUME
 //	command:WORD...          the output of a program: see Words
 //	env:NAME                 a variable
 //	vault:MOUNT/PATH#FIELD   a field of a secret in Vault or OpenBao
+//	ssh-agent:KEY            a key of the owner's SSH agent, by its fingerprint or comment
 //	gh[:HOST]                a token of GitHub's program
 //	op://VAULT/ITEM/FIELD    a field in 1Password
 //	pass:NAME                the first line of an entry of pass
@@ -67,6 +68,12 @@ func Parse(from string) (Source, error) {
 	case "vault":
 		s.Store = name
 		s.Ref, err = parseVault(rest)
+	case "ssh-agent":
+		s = Source{Store: name, Ref: Ref{Name: rest}}
+		if rest == "" || hasControl(rest) {
+			err = fault.New(fault.Invalid, "must be ssh-agent:FINGERPRINT or ssh-agent:COMMENT").
+				WithHint("list the keys of the agent: ssh-add -l")
+		}
 	case "command":
 		s.Store = name
 		s.Ref.Argv, err = Words(rest)
@@ -87,7 +94,7 @@ func parsePreset(name, rest string, more bool) (Source, error) {
 	p, known := presets[name]
 	switch {
 	case !known:
-		options := []string{"age", "file", "env", "vault", "command", "gh", "op", "pass", "gcloud", "aws"}
+		options := []string{"age", "file", "env", "vault", "ssh-agent", "command", "gh", "op", "pass", "gcloud", "aws"}
 		if near := fault.Nearest(name, options); near != "" {
 			return Source{}, fault.New(fault.Invalid, "unknown store: did you mean %q?", near)
 		}
