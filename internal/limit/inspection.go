@@ -31,6 +31,15 @@ const (
 	Informational      = 16
 	InformationalBytes = 64 << 10
 
+	// SecretBody is the maximum size of a request body that a secret may be put into, and SignedBody that of one whose
+	// hash is signed for AWS. SignedChunk is the maximum size of a chunk that has a signature, and SignedLine that of the
+	// line before it. HeldBodies is the maximum size of all that a gate holds of these at a time.
+	SecretBody  = 1 << 20
+	SignedBody  = 8 << 20
+	SignedChunk = 1 << 20
+	SignedLine  = 4 << 10
+	HeldBodies  = 64 << 20
+
 	// Certificates is the maximum number of cached certificates of the gate's authority; a wildcard may allow a sandbox
 	// any number of names.
 	Certificates = 256
