@@ -45,8 +45,8 @@ func (x *exchange) gather(r *http.Request, most int64) ([]byte, *inspect.Denial)
 // errHeld is the error of a body that there is no room for.
 var errHeld = errors.New("the gate holds the bodies of too many requests that carry a secret")
 
-// held is the memory that an exchange has reserved for the body.
-type held struct {
+// room is the memory that an exchange has reserved for the body.
+type room struct {
 	mu    sync.Mutex
 	bytes int64 // guarded by mu
 	over  bool  // guarded by mu
@@ -54,21 +54,21 @@ type held struct {
 
 // hold reserves memory for n bytes of the body, until the exchange ends.
 func (x *exchange) hold(n int64) error {
-	x.held.mu.Lock()
-	defer x.held.mu.Unlock()
-	if x.held.over || !x.bodies.TryAcquire(n) {
+	x.room.mu.Lock()
+	defer x.room.mu.Unlock()
+	if x.room.over || !x.bodies.TryAcquire(n) {
 		return errHeld
 	}
-	x.held.bytes += n
+	x.room.bytes += n
 	return nil
 }
 
 // release ends what hold reserved.
 func (x *exchange) release() {
-	x.held.mu.Lock()
-	defer x.held.mu.Unlock()
-	x.bodies.Release(x.held.bytes)
-	x.held.bytes, x.held.over = 0, true
+	x.room.mu.Lock()
+	defer x.room.mu.Unlock()
+	x.bodies.Release(x.room.bytes)
+	x.room.bytes, x.room.over = 0, true
 }
 
 // signing is a body whose chunks may be signed while it is read.

@@ -157,7 +157,7 @@ type exchange struct {
 	in, out atomic.Int64
 	carry   *wallet.Carry // nil if the request carries no secret
 	leaks   leaks
-	held    held
+	room    room
 
 	sending sync.Mutex
 	body    *decoy.Stream // guarded by sending

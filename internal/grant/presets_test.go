@@ -175,7 +175,11 @@ func everyDenied(t *testing.T, s Set, g Issued) {
 func TestPresetAWS_LimitsServices(t *testing.T) {
 	t.Parallel()
 	sign := func(g Issued, scope string) Use {
-		u := use(t, "POST", "https://x.eu-west-1.amazonaws.com/")
+		host := "x.amazonaws.com"
+		if region, service, _ := strings.Cut(scope, "/"); service != "" && !strings.Contains(service, "/") {
+			host = strings.ToLower(service) + "." + region + ".amazonaws.com"
+		}
+		u := use(t, "POST", "https://"+host+"/")
 		u.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+AWS.Parts(g.Placeholder)[0]+"/20260102/"+scope+
 			"/aws4_request,SignedHeaders=host,Signature=0")
 		return u

@@ -68,18 +68,16 @@ func findForm(form, name string) (begin, end int, text string, err error) {
 	for pair := range strings.SplitSeq(form, "&") {
 		k, v, _ := strings.Cut(pair, "=")
 		key, kerr := url.QueryUnescape(k)
-		if kerr != nil {
+		value, verr := url.QueryUnescape(v)
+		if kerr != nil || verr != nil {
 			return 0, 0, "", errors.New("the escapes in the form are invalid")
 		}
 		if key == name {
 			if end > 0 {
 				return 0, 0, "", errors.New("the form has several fields " + name)
 			}
-			if text, err = url.QueryUnescape(v); err != nil {
-				return 0, 0, "", errors.New("the escapes in the form are invalid")
-			}
 			end = at + len(pair)
-			begin = end - len(v)
+			begin, text = end-len(v), value
 		}
 		at += len(pair) + 1
 	}

@@ -166,11 +166,9 @@ func (q *Request) names(h http.Header) error {
 		switch canonical := textproto.CanonicalMIMEHeaderKey(name); {
 		case name == "" || len(name) > maxName || strings.ToLower(canonical) != name || canonical == name:
 			return errors.New("the names of the signed headers are malformed")
-		case slices.Contains([]string{"authorization", "connection", "expect", "keep-alive", "proxy-connection", "te", "trailer",
-			"transfer-encoding", "upgrade"}, name):
-			return fmt.Errorf("header %s is signed, although it is for one connection", name)
 		}
 	}
+	q.signed = slices.DeleteFunc(q.signed, perConnection)
 	if !slices.Contains(q.signed, "host") {
 		return errors.New("the host is not signed")
 	}
@@ -181,6 +179,12 @@ func (q *Request) names(h http.Header) error {
 		}
 	}
 	return nil
+}
+
+// perConnection reports whether a header is for one connection, so that it is not signed again.
+func perConnection(name string) bool {
+	return slices.Contains([]string{"authorization", "connection", "expect", "keep-alive", "proxy-connection", "te", "trailer",
+		"transfer-encoding", "upgrade"}, name)
 }
 
 // age checks the time of the signature.

@@ -21,19 +21,18 @@ func TestParse_Refuses(t *testing.T) {
 		return func(r *http.Request) { r.Header[name] = values }
 	}
 	for want, changes := range map[string][]func(*http.Request){
-		"must have one header Authorization":        {set("Authorization"), set("Authorization", "a", "b")},
-		"not signed with AWS4-HMAC-SHA256":          {replaced("AWS4-HMAC-SHA256", "AWS"), replaced("HMAC-SHA256 ", "HMAC-SHA256\t")},
-		"version 4A":                                {replaced("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), set("X-Amz-Content-Sha256", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD")},
-		"events":                                    {set("X-Amz-Content-Sha256", "STREAMING-AWS4-HMAC-SHA256-EVENTS")},
-		"Authorization is malformed":                {replaced(",Signature", ",X"), replaced(",Signature", ""), replaced("Credential", "Signature"), replaced("Credential=", "Credential=a,Credential=")},
-		"scope of the signature is malformed":       {replaced("aws4_request", "aws5_request"), replaced("/s3/", "//"), replaced("/s3/", "/"), replaced("20130524", "20130525"), replaced("us-east-1", strings.Repeat("r", 129)), replaced("us-east-1", "us east"), replaced("/s3/", "/s3/x/")},
-		"no date":                                   {set("X-Amz-Date", "20130524"), set("X-Amz-Date", "a", "b"), set("X-Amz-Date", "20130524T000000Z", "x")},
-		"clock":                                     {set("X-Amz-Date", "20130524T001501Z"), set("X-Amz-Date", "20130524T235959Z")},
-		"host is not signed":                        {replaced("host;", "")},
-		"not in order":                              {replaced("host;", "x;host;"), replaced("host;", "host;host;"), replaced("SignedHeaders=", "SignedHeaders="+strings.Repeat("a;", 101))},
-		"malformed":                                 {replaced("SignedHeaders=host", "SignedHeaders=Host;host"), replaced("SignedHeaders=", "SignedHeaders=;"), replaced("SignedHeaders=", "SignedHeaders=a b;")},
-		"for one connection":                        {replaced("SignedHeaders=", "SignedHeaders=connection;"), replaced("SignedHeaders=", "SignedHeaders=expect;")},
-		"x-amz-acl is not signed":                   {set("X-Amz-Acl", "public-read")},
+		"must have one header Authorization":  {set("Authorization"), set("Authorization", "a", "b")},
+		"not signed with AWS4-HMAC-SHA256":    {replaced("AWS4-HMAC-SHA256", "AWS"), replaced("HMAC-SHA256 ", "HMAC-SHA256\t")},
+		"version 4A":                          {replaced("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), set("X-Amz-Content-Sha256", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD")},
+		"events":                              {set("X-Amz-Content-Sha256", "STREAMING-AWS4-HMAC-SHA256-EVENTS")},
+		"Authorization is malformed":          {replaced(",Signature", ",X"), replaced(",Signature", ""), replaced("Credential", "Signature"), replaced("Credential=", "Credential=a,Credential=")},
+		"scope of the signature is malformed": {replaced("aws4_request", "aws5_request"), replaced("/s3/", "//"), replaced("/s3/", "/"), replaced("20130524", "20130525"), replaced("us-east-1", strings.Repeat("r", 129)), replaced("us-east-1", "us east"), replaced("/s3/", "/s3/x/")},
+		"no date":                             {set("X-Amz-Date", "20130524"), set("X-Amz-Date", "a", "b"), set("X-Amz-Date", "20130524T000000Z", "x")},
+		"clock":                               {set("X-Amz-Date", "20130524T001501Z"), set("X-Amz-Date", "20130524T235959Z")},
+		"host is not signed":                  {replaced("host;", "")},
+		"not in order":                        {replaced("host;", "x;host;"), replaced("host;", "host;host;"), replaced("SignedHeaders=", "SignedHeaders="+strings.Repeat("a;", 101))},
+		"malformed":                           {replaced("SignedHeaders=host", "SignedHeaders=Host;host"), replaced("SignedHeaders=", "SignedHeaders=;"), replaced("SignedHeaders=", "SignedHeaders=a b;")},
+		"x-amz-acl is not signed":             {set("X-Amz-Acl", "public-read")},
 		"must have one header X-Amz-Content-Sha256": {set("X-Amz-Content-Sha256", emptyHash, emptyHash)},
 		"X-Amz-Content-Sha256 is invalid":           {set("X-Amz-Content-Sha256", strings.ToUpper(emptyHash)), set("X-Amz-Content-Sha256", "STREAMING"), set("X-Amz-Content-Sha256", emptyHash[1:])},
 		"besides a signature in the query":          {func(r *http.Request) { r.URL.RawQuery = "X-Amz-Credential=x" }},
@@ -119,6 +118,26 @@ func TestSign_BoundsQueries(t *testing.T) {
 			v.Get("X-Amz-SignedHeaders") != "host" || len(v["X-Amz-Signature"]) != 1 || v.Get("X-Amz-Signature") == zeros {
 			t.Errorf("%+v: %s %v", x, r.URL, r.Header)
 		}
+	}
+}
+
+// TestSign_LeavesOutHeadersOfConnections checks that what is not passed on is not signed.
+func TestSign_LeavesOutHeadersOfConnections(t *testing.T) {
+	t.Parallel()
+	r := toS3(t, "PUT", "b.s3.amazonaws.com/k", "connection;expect;host;transfer-encoding;x-amz-content-sha256;x-amz-date",
+		"X-Amz-Content-Sha256: "+unsignedTrailer)
+	resign(t, r)
+	if got := r.Header.Get("Authorization"); !strings.Contains(got, "SignedHeaders=host;x-amz-content-sha256;x-amz-date,") {
+		t.Error(got)
+	}
+	r = toS3(t, "PUT", "b.s3.amazonaws.com/k", "a;host;x-amz-content-sha256;x-amz-date", "X-Amz-Content-Sha256: "+unsigned)
+	q, err := Parse(r, exampleDay())
+	if err == nil {
+		key, _ := ParseCredentials([]byte(exampleKey))
+		err = q.Sign(r, key, sha256.Sum256(nil), exampleDay(), time.Time{}, free)
+	}
+	if err == nil || !strings.Contains(err.Error(), "header a is signed, and not in the request") {
+		t.Errorf("a header that is missing: %v", err)
 	}
 }
 
