@@ -30,9 +30,9 @@ type GrantSpec struct {
 
 // GrantSite is a place in requests where a secret may stand.
 type GrantSite struct {
-	// "header", "bearer", "basic", "git", "query", "cookie" or "path"; more may be added
+	// "header", "bearer", "basic", "git", "query", "cookie", "path", "json", "form" or "sigv4"; more may be added
 	In       string   `json:"in"`
-	Name     string   `json:"name,omitempty"`     // of the header, the query field or the cookie
+	Name     string   `json:"name,omitempty"`     // of the header, the query field, the cookie or the field of a form
 	Part     string   `json:"part,omitempty"`     // word before the secret in a header; with "basic", "user" or "password"
 	Pointer  string   `json:"pointer,omitempty"`  // JSON pointer, for a site in a body
 	Methods  []string `json:"methods,omitempty"`  // only in requests with these methods
