@@ -151,10 +151,11 @@ func (x *exchange) Fill(r *http.Request) *inspect.Denial {
 	if no != nil {
 		return no
 	}
+	before := r.Body
 	if err := x.carry.Into(r, body, x.hold); err != nil {
 		return x.refuseFetch(err)
 	}
-	if most == 0 && r.Body != nil {
+	if most == 0 && r.Body != before {
 		r.Body = &signing{r.Body, x}
 	}
 	return nil
