@@ -35,7 +35,7 @@ func (g *granting) bodies() chan string {
 	g.mux.HandleFunc("/login/", func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
 		if got <- fmt.Sprintf("%d %s", r.ContentLength, b); err != nil {
-			panic(http.ErrAbortHandler) //nolint:forbidigo // so net/http ends the connection
+			panic(http.ErrAbortHandler) // so net/http ends the connection
 		}
 		_, _ = w.Write(b)
 	})

@@ -72,7 +72,8 @@ func (g Issued) fits() error {
 	switch {
 	case g.Revoked || g.Mode == ModeAdd:
 	case signs && g.Kind != AWS:
-		return fault.New(fault.Invalid, "grant %s: secret %s is not an access key, which site sigv4 requires", g.Name, g.Secret).
+		return fault.New(fault.Invalid, "grant %s: secret %s is not an access key, which site sigv4 requires", g.Name,
+			g.Secret).
 			WithHint("set it to ID:SECRET, or ID:SECRET:TOKEN, or read it with: coppice secret set %s --from aws", g.Secret)
 	case others && g.Kind == AWS:
 		return fault.New(fault.Invalid, "grant %s: secret %s is an access key of AWS, which only signs requests", g.Name,

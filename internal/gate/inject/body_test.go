@@ -45,7 +45,7 @@ func TestIntoBody(t *testing.T) {
 		{"json:/token", strings.Repeat(`{"token":`, 100000), "!"},
 	} {
 		text := strings.NewReplacer("P\"", placeholder+"\"", "=P", "="+placeholder, "xP", "x"+placeholder, "P ", placeholder+" ")
-		v, err := json.Marshal(value)
+		v, _ := json.Marshal(value)
 		as := strings.ReplaceAll(string(v), `\u0026`, "&")
 		if strings.HasPrefix(x.site, "form") {
 			as = url.QueryEscape(value)

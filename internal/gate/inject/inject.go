@@ -1,6 +1,7 @@
 // Package inject puts the values of secrets into HTTP requests: into heads, at the sites where package grant has found
-// their placeholders, and into bodies, at sites where their placeholders are. It is pure. It fails rather than guess: a request that is not what was decided about, or that a
-// value would make invalid, must not leave. Its errors do not contain the value.
+// their placeholders, and into bodies, at sites where their placeholders are. It is pure. It fails rather than guess: a
+// request that is not what was decided about, or that a value would make invalid, must not leave. Its errors do not
+// contain the value.
 //
 // Package wallet imports it; it imports grant.
 package inject

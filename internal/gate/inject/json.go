@@ -22,8 +22,8 @@ type document struct {
 	begin, end int      // of the string there; an end of 0 means that there is none
 }
 
-// findJSON returns where the string at a pointer is in a JSON text, with its quotes, and what it says. An end of 0 means
-// that there is none. The whole text must be valid, and no object on the way may have a member twice.
+// findJSON returns where the string at a pointer is in a JSON text, with its quotes, and what it says. An end of 0
+// means that there is none. The whole text must be valid, and no object on the way may have a member twice.
 func findJSON(text []byte, pointer string) (begin, end int, says string, err error) {
 	if !utf8.Valid(text) {
 		return 0, 0, "", errors.New("the body is not in UTF-8")

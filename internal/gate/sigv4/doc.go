@@ -8,9 +8,10 @@
 //	STREAMING-AWS4-HMAC-SHA256-PAYLOAD[-TRAILER]  chunks, each of which is signed again
 //	none                                          the caller hashes it; in a query for S3, it is not signed
 //
-// Canonical requests are as in https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
-// and https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html. The package is pure, except that a Request
-// for chunks reads a body. All that a request contains is hostile. Errors contain nothing of the access key.
+// Canonical requests are as in
+// https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html and
+// https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html. The package is pure, except that a body of
+// chunks reads another. All that a request contains is hostile. Errors contain nothing of the access key.
 //
 // Package wallet imports it; it imports nothing.
 package sigv4

@@ -159,7 +159,8 @@ func (q *Request) scope(text string) error {
 
 // names checks which headers are signed.
 func (q *Request) names(h http.Header) error {
-	if len(q.signed) > maxSigned || !slices.IsSorted(q.signed) || len(slices.Compact(slices.Clone(q.signed))) != len(q.signed) {
+	once := len(slices.Compact(slices.Clone(q.signed))) == len(q.signed)
+	if len(q.signed) > maxSigned || !slices.IsSorted(q.signed) || !once {
 		return errors.New("the names of the signed headers are not in order, or too many")
 	}
 	for _, name := range q.signed {
@@ -183,8 +184,8 @@ func (q *Request) names(h http.Header) error {
 
 // perConnection reports whether a header is for one connection, so that it is not signed again.
 func perConnection(name string) bool {
-	return slices.Contains([]string{"authorization", "connection", "expect", "keep-alive", "proxy-connection", "te", "trailer",
-		"transfer-encoding", "upgrade"}, name)
+	return slices.Contains([]string{"authorization", "connection", "expect", "keep-alive", "proxy-connection", "te",
+		"trailer", "transfer-encoding", "upgrade"}, name)
 }
 
 // age checks the time of the signature.
@@ -239,8 +240,8 @@ func one(h http.Header, name string) (string, error) {
 	return h[name][0], nil
 }
 
-// presigned returns the parameters of a query for signatures, and whether it has a signature. One that is there twice, or
-// that cannot be decoded, is invalid text.
+// presigned returns the parameters of a query for signatures, and whether it has a signature. One that is there twice,
+// or that cannot be decoded, is invalid text.
 func presigned(raw string) (pairs map[string]string, has bool) {
 	pairs = map[string]string{}
 	for pair := range strings.SplitSeq(raw, "&") {

@@ -200,7 +200,9 @@ func canonicalQuery(raw string) (string, error) {
 			pairs = append(pairs, pair{encode(name, false), encode(value, false)})
 		}
 	}
-	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.value, b.value)) })
+	slices.SortFunc(pairs, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.value, b.value))
+	})
 	var all []string
 	for _, p := range pairs {
 		all = append(all, p.name+"="+p.value)

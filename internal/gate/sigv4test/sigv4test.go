@@ -29,8 +29,9 @@ func Verify(r *http.Request, body []byte, k Key) ([]byte, error) {
 	auth := map[string]string{}
 	presigned := query.Has("X-Amz-Signature")
 	if presigned {
-		auth = map[string]string{"Credential": query.Get("X-Amz-Credential"), "SignedHeaders": query.Get("X-Amz-SignedHeaders"),
-			"Signature": query.Get("X-Amz-Signature")}
+		for _, name := range []string{"Credential", "SignedHeaders", "Signature"} {
+			auth[name] = query.Get("X-Amz-" + name)
+		}
 		query.Del("X-Amz-Signature")
 		head.Set("X-Amz-Date", query.Get("X-Amz-Date"))
 		if got := query.Get("X-Amz-Security-Token"); got != k.Token {
@@ -109,7 +110,8 @@ func unchunk(body []byte, payload string, key []byte, scope, last string) (conte
 		}
 		var size int
 		var signature string
-		if _, err := fmt.Sscanf(strings.ReplaceAll(line, ";chunk-signature=", " "), "%x %s", &size, &signature); err != nil && signed {
+		_, err = fmt.Sscanf(strings.ReplaceAll(line, ";chunk-signature=", " "), "%x %s", &size, &signature)
+		if err != nil && signed {
 			return nil, fmt.Errorf("chunk %q", line)
 		}
 		data := make([]byte, size)
@@ -118,7 +120,8 @@ func unchunk(body []byte, payload string, key []byte, scope, last string) (conte
 		}
 		sum := sha256.Sum256(data)
 		if signed {
-			last = hex.EncodeToString(mac(key, "AWS4-HMAC-SHA256-PAYLOAD\n"+scope+last+"\n"+none+"\n"+hex.EncodeToString(sum[:])))
+			what := none + "\n" + hex.EncodeToString(sum[:])
+			last = hex.EncodeToString(mac(key, "AWS4-HMAC-SHA256-PAYLOAD\n"+scope+last+"\n"+what))
 			if last != signature {
 				return nil, fmt.Errorf("the signature of a chunk of %d bytes", size)
 			}

@@ -45,8 +45,8 @@ func (c *Carry) Leaves() bool {
 }
 
 // Into puts the values into a request, which is as it was decided about, and signs it. body is all of its body if Whole
-// asks for that, else nil. If signatures of chunks are made while r.Body is read, it calls hold before it holds bytes of
-// one. If Into fails, the request must not be sent.
+// asks for that, else nil. If signatures of chunks are made while r.Body is read, it calls hold before it holds bytes
+// of one. If Into fails, the request must not be sent.
 func (c *Carry) Into(r *http.Request, body []byte, hold func(int64) error) error {
 	hash := sha256.Sum256(body)
 	c.w.mu.Lock()
@@ -115,7 +115,8 @@ func (c *Carry) intoBody(r *http.Request, body []byte) (out []byte, changed bool
 	return body, changed, nil
 }
 
-// replaceBody makes body that of r. Its length is known, so it is not sent in chunks, and no server is asked to expect it.
+// replaceBody makes body that of r. Its length is known, so it is not sent in chunks, and no server is asked to expect
+// it.
 func replaceBody(r *http.Request, body []byte) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
