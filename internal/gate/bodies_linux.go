@@ -22,7 +22,7 @@ func (x *exchange) gather(r *http.Request, most int64) ([]byte, *inspect.Denial)
 	if size < 0 {
 		size = most // it is known at the end
 	}
-	large := fmt.Sprintf("the body is longer than %d MiB, and needed whole for grant %s", most>>20, x.carry.Names()[0])
+	large := fmt.Sprintf("the body is longer than %d MiB, and needed whole for grant %s", most>>20, x.carry.Uses()[0])
 	if size > most {
 		return nil, x.deny(http.StatusRequestEntityTooLarge, "", large, "send less, or in several requests")
 	}

@@ -39,9 +39,15 @@ func (c *Carry) Whole(r *http.Request) (most int64, err error) {
 	return most, nil
 }
 
-// Leaves reports whether values themselves leave with the request. A signature tells nothing of its key.
+// Leaves reports whether values themselves leave with the request, or may have left with others. A signature tells
+// nothing of its key.
 func (c *Carry) Leaves() bool {
-	return slices.ContainsFunc(c.puts, func(p grant.Put) bool { return p.Site.In != grant.InSigV4 })
+	for _, g := range c.Grants {
+		if slices.ContainsFunc(g.Sites, func(s grant.Site) bool { return s.In != grant.InSigV4 }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Into puts the values into a request, which is as it was decided about, and signs it. body is all of its body if Whole
@@ -106,7 +112,7 @@ func (c *Carry) intoBody(r *http.Request, body []byte) (out []byte, changed bool
 			missing[p.Grant] = true
 		}
 	}
-	for _, name := range c.Names() {
+	for _, name := range c.Uses() {
 		if missing[name] && !found[name] {
 			return nil, false, fault.New(fault.Denied, "the request requires the placeholder of grant %s", name).
 				WithHint("send it at one of the sites of the grant: coppice grants NAME")
