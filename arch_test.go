@@ -153,15 +153,16 @@ var packages = map[string][]string{
 	// The monitor imports link and control, so these never import the gate itself and its network stack.
 	"internal/gate": {
 		"internal/decoy", "internal/fault", "internal/gate/inspect", "internal/gate/link",
-		"internal/gate/pipe", "internal/gate/scrub", "internal/gate/sshgate", "internal/gate/wallet", "internal/grant",
-		"internal/policy",
+		"internal/gate/pipe", "internal/gate/scrub", "internal/gate/sigv4", "internal/gate/sshgate",
+		"internal/gate/wallet", "internal/grant", "internal/policy",
 	},
 	"internal/gate/scrub":   {},
+	"internal/gate/sigv4":   {},
 	"internal/gate/sshgate": {"internal/fault", "internal/grant"},
 	"internal/gate/inject":  {"internal/grant"},
 	"internal/gate/wallet": {
-		"internal/fault", "internal/gate/inject", "internal/gate/scrub", "internal/grant", "internal/policy",
-		"internal/secret/line",
+		"internal/fault", "internal/gate/inject", "internal/gate/scrub", "internal/gate/sigv4", "internal/grant",
+		"internal/policy", "internal/secret/line",
 	},
 	"internal/gate/pipe": {"internal/fault"},
 	"internal/gate/entrance": {

@@ -32,9 +32,9 @@ type GrantSpec struct {
 
 // GrantSite is a place in requests where a secret may stand.
 type GrantSite struct {
-	// "header", "bearer", "basic", "git", "query", "cookie", "path" or "ssh"; more may be added
+	// "header", "bearer", "basic", "git", "query", "cookie", "path", "json", "form", "sigv4" or "ssh"; more may be added
 	In       string   `json:"in"`
-	Name     string   `json:"name,omitempty"`     // of the header, query field or cookie; of the user of SSH
+	Name     string   `json:"name,omitempty"`     // of the header, query field, cookie or field of a form; of the user of SSH
 	Part     string   `json:"part,omitempty"`     // word before the secret in a header; with "basic", "user" or "password"
 	Pointer  string   `json:"pointer,omitempty"`  // JSON pointer, for a site in a body
 	Methods  []string `json:"methods,omitempty"`  // only in requests with these methods

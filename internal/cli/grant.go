@@ -31,7 +31,13 @@ credential. The presets are:
 ` + presetList() + `.
 
 Without a preset, name a host and a site: where the secret is in requests, as
---bearer. --method and --path restrict requests further.
+--bearer. --method and --path restrict requests further. The sites --body and
+--form require both, since other requests could publish the secret.
+
+An access key of AWS, ID:SECRET or ID:SECRET:TOKEN, stays out of requests: the
+gate signs those that a program has signed with the placeholder (Signature
+Version 4). The preset aws signs for all services but those that return
+credentials; --sigv4 names regions and services.
 
 A secret that is a private key is for git over SSH: the sandbox logs in without
 a key, and --path names repositories. The gate accepts a server only with a key
@@ -43,7 +49,9 @@ grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 		Example: `  coppice grant box github --for 8h --path '/repos/acme/*'
   coppice grant box anthropic=work-key --uses 1000
   coppice grant box corp --host api.example.com --header X-Api-Key --env KEY
-  coppice grant box deploy --host git.example.com --path /acme/repo.git`,
+  coppice grant box deploy --host git.example.com --path /acme/repo.git
+  coppice grant box login --host id.example --body /token --method POST --path /login
+  coppice grant box aws --sigv4 'eu-west-1/s3' --sigv4 '*/dynamodb'`,
 		Args: between(2, 2, "the name of a sandbox, and a grant"), ValidArgsFunction: a.nameThenGrantable,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if given.named(args[1]); cmd.Flags().Changed("for") && given.lasts <= 0 {

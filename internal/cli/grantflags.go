@@ -20,7 +20,6 @@ type granting struct {
 	grant.Flags
 	loginFlags
 	presets          *pflag.Flag // the flag of Preset
-	sites            []string
 	kind, mode       string
 	except, env      []string
 	ports            []uint
@@ -42,7 +41,13 @@ func (g *granting) add(f *pflag.FlagSet) {
 	f.BoolVar(&g.Basic, "basic", false, "the secret is the password of Authorization: Basic, as of git")
 	f.StringArrayVar(&g.Headers, "header", nil, "the secret is in header `NAME[:WORD]`, after WORD; repeatable")
 	f.StringArrayVar(&g.Queries, "query", nil, "the secret is the value of `KEY` in the query; repeatable")
-	f.StringArrayVar(&g.sites, "site", nil,
+	f.StringArrayVar(&g.Bodies, "body", nil, "the secret is the string at `POINTER` in JSON bodies, as in /auth/token, "+
+		"of requests with --method and --path; repeatable")
+	f.StringArrayVar(&g.Forms, "form", nil, "the secret is the value of `FIELD` in forms, of requests with --method "+
+		"and --path; repeatable")
+	f.StringArrayVar(&g.Signed, "sigv4", nil, "the secret, an access key of AWS, signs requests for `REGION/SERVICE`, as "+
+		"in eu-west-1/s3; * is any; repeatable")
+	f.StringArrayVar(&g.Sites, "site", nil,
 		"the secret is at `SITE`: cookie:NAME, path, basic:user, git; repeatable")
 	f.DurationVar(&g.lasts, "for", 0, "expire after `TIME`, as in 8h (default: never)")
 	f.Int64Var(&g.Uses, "uses", 0, "expire after `N` requests (default: unlimited)")
@@ -111,13 +116,6 @@ func (g *granting) item() (grant.Item, error) {
 	i, err := flags.Item(g.secretName)
 	if err != nil {
 		return i, err
-	}
-	for _, text := range g.sites {
-		s, err := grant.ParseSite(text)
-		if err != nil {
-			return i, err
-		}
-		i.Sites = append(i.Sites, grant.SiteItem{In: string(s.In), Name: s.Name, Part: s.Part, Pointer: s.Pointer})
 	}
 	if err := g.fill(g.name, &i); err != nil {
 		return i, err

@@ -19,6 +19,8 @@ import (
 	"sync"
 
 	"github.com/coder/websocket"
+
+	"github.com/coppice-dev/coppice/internal/gate/sigv4test"
 )
 
 // Addresses of a lab. No host has them: 198.51.100.0/24 is for documentation (RFC 5737), and 3000:1ab::/64 is not
@@ -80,6 +82,12 @@ func serveHosts(dir string) error {
 	return nil
 }
 
+// labKeyID and labSecretKey are the access key of AWS that the lab's hosts know.
+const (
+	labKeyID     = "AKIAIOSFODNN7EXAMPLE"
+	labSecretKey = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+)
+
 // site is the content of every host of the lab.
 func site(dir string, hits io.Writer) http.Handler {
 	mux := http.NewServeMux()
@@ -95,6 +103,16 @@ func site(dir string, hits io.Writer) http.Handler {
 			fmt.Fprintf(w, "%s: %s\n", name, strings.Join(values, ", "))
 		}
 		_, _ = io.Copy(w, r.Body)
+	})
+	// It answers with the body, and keeps it, and whether a signature for AWS was right.
+	mux.HandleFunc("/keep", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(hits, "body %s, %v\n", body, err)
+		if strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-") {
+			_, err = sigv4test.Verify(r, body, sigv4test.Key{ID: labKeyID, Secret: labSecretKey})
+			fmt.Fprintf(hits, "signed for %s: %v\n", r.Host, err)
+		}
+		_, _ = w.Write(body)
 	})
 	mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, r.URL.Query().Get("to"), http.StatusFound)

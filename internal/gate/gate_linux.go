@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -67,6 +68,7 @@ type Bounds struct {
 	UDPIdle time.Duration // the same for a UDP flow
 	Dial    time.Duration // time to dial a host
 	Hello   time.Duration // time for a ClientHello
+	Bodies  int           // bytes of request bodies that are held for their secrets; further ones are refused
 
 	Ask       time.Duration // time to decide about a pending request
 	Questions int           // concurrent pending destinations; further ones are denied
@@ -94,6 +96,7 @@ func (b Bounds) withDefaults() Bounds {
 	duration(&b.Dial, limit.GateDialSeconds*time.Second)
 	duration(&b.Hello, limit.GateHelloSeconds*time.Second)
 	duration(&b.Ask, limit.GateAskSeconds*time.Second)
+	number(&b.Bodies, limit.HeldBodies)
 	number(&b.Questions, limit.GateQuestions)
 	number(&b.Waiting, limit.GateWaiting)
 	b.Waiting = min(b.Waiting, max(b.Opening/2, 1))
@@ -126,6 +129,7 @@ type Gate struct {
 	journal  *journal
 	tokens   tokens
 	wallet   *wallet.Wallet
+	bodies   *semaphore.Weighted // bytes of request bodies that are held for their secrets
 	desk     *desk
 	names    *resolver
 	stack    *stack.Stack
@@ -210,6 +214,7 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 	if g.wallet = o.Wallet; g.wallet == nil {
 		g.wallet = wallet.New(g.now)
 	}
+	g.bodies = semaphore.NewWeighted(int64(g.bounds.Bodies))
 	g.SetPolicy(o.Policy)
 	g.names = newResolver(g.current, g.pins, g.journal, g.desk, o.Lookup, g.now)
 	g.names.tokens = g.tokens

@@ -157,6 +157,7 @@ type exchange struct {
 	in, out atomic.Int64
 	carry   *wallet.Carry // nil if the request carries no secret
 	leaks   leaks
+	room    room
 
 	sending sync.Mutex
 	body    *decoy.Stream // guarded by sending
@@ -343,6 +344,7 @@ func (x *exchange) Spend(out, in int64) *inspect.Denial {
 // End reports the result.
 func (x *exchange) End(status int, reason string) {
 	x.leave()
+	x.release()
 	if x.carry != nil {
 		defer x.carry.Done()
 	}

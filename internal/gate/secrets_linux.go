@@ -140,11 +140,24 @@ func (x *exchange) Fill(r *http.Request) *inspect.Denial {
 	if x.carry == nil {
 		return nil
 	}
-	// A value is not found in parts of an answer that the sandbox chooses.
-	r.Header.Del("Range")
-	r.Header.Del("If-Range")
-	if err := x.carry.Into(r); err != nil {
+	if x.carry.Leaves() { // a value is not found in parts of an answer that the sandbox chooses
+		r.Header.Del("Range")
+		r.Header.Del("If-Range")
+	}
+	most, err := x.carry.Whole(r)
+	if err != nil {
 		return x.refuseFetch(err)
+	}
+	body, no := x.gather(r, most)
+	if no != nil {
+		return no
+	}
+	before := r.Body
+	if err := x.carry.Into(r, body, x.hold); err != nil {
+		return x.refuseFetch(err)
+	}
+	if most == 0 && r.Body != before {
+		r.Body = &signing{r.Body, x}
 	}
 	return nil
 }

@@ -69,6 +69,7 @@ type granting struct {
 	ca     string
 	seen   chan *http.Request // heads that arrived
 	all    []grant.Issued
+	mux    *http.ServeMux // of all hosts
 }
 
 func newGranting(t testing.TB, change func(name string, i *grant.Item)) *granting {
@@ -97,6 +98,7 @@ func newGranting(t testing.TB, change func(name string, i *grant.Item)) *grantin
 		g.seen <- r.WithContext(context.WithValue(r.Context(), broken{}, err))
 	})
 	g.sandbox, g.ca = h.web(t, veth)
+	g.mux = h.mux
 	items := map[string]grant.Item{
 		"github": {Hosts: []string{"api.example"}, Sites: []grant.SiteItem{{In: "bearer"}, {In: "basic"},
 			{In: "header", Name: "Authorization", Part: "token"}}},

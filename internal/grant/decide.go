@@ -24,8 +24,10 @@ type Put struct {
 	Mode          Mode
 	Site          Site
 	Placeholder   string // what stands there; "" in ModeAdd, and for a site in the body
-	Ask           AskMode
-	Left          int64 // uses after this one; -1 is unlimited
+	// Placeholders are what may stand in the body, for a site there. With ModeRequire, one must.
+	Placeholders []string
+	Ask          AskMode
+	Left         int64 // uses after this one; -1 is unlimited
 }
 
 // Refusal is why a request must not leave.
@@ -48,9 +50,10 @@ func (s Set) Decide(u Use, spent Spent, now time.Time) Ruling {
 	var all []claim
 	for _, g := range s.grants {
 		claims, no := s.claims(g, u, fields)
+		bodies := g.bodies(u, len(claims) > 0)
 		if no == nil && (len(claims) > 0 || g.requires(u)) {
 			if no = g.limits(u, spent[g.Name], now); no == nil && g.Mode == ModeRequire {
-				no = g.incomplete(fields, claims)
+				no = g.incomplete(fields, claims, bodies)
 			}
 		}
 		if no != nil {
@@ -60,13 +63,13 @@ func (s Set) Decide(u Use, spent Spent, now time.Time) Ruling {
 			}
 			return Ruling{Deny: no}
 		}
+		if bodies != nil && g.limits(u, spent[g.Name], now) == nil {
+			claims = append(claims, bodies...) // otherwise a placeholder in the body leaves as what it is
+		}
 		for i := range claims {
 			claims[i].Left = left(g.Uses, spent[g.Name].Used)
 		}
 		all = append(all, claims...)
-		if bodies := g.bodies(u, left(g.Uses, spent[g.Name].Used)); bodies != nil && g.limits(u, spent[g.Name], now) == nil {
-			all = append(all, bodies...) // otherwise a placeholder in the body leaves as what it is
-		}
 	}
 	return settle(all)
 }
@@ -123,7 +126,7 @@ func (s Set) claims(g Issued, u Use, fields []field) (all []claim, no *Refusal) 
 		return []claim{g.claim(u, site, "")}, nil
 	}
 	for _, placeholder := range g.placeholders() {
-		for i, needle := range g.Kind.needles(placeholder) {
+		for i, needle := range g.Kind.Parts(placeholder) {
 			var where []field
 			for _, f := range fields {
 				if strings.Contains(f.text, needle) {
@@ -144,8 +147,7 @@ func (s Set) claims(g Issued, u Use, fields []field) (all []claim, no *Refusal) 
 			default:
 				site := slices.IndexFunc(g.Sites, func(one Site) bool { return one.takes(u, at, needle) })
 				if site < 0 || g.Kind == AWS && i == 1 {
-					return nil, &Refusal{Reason: "the placeholder of grant " + g.Name + " is not at one of its sites: " +
-						at.describe(), Hint: "its sites are " + g.sites()}
+					return nil, g.misplaced(u, at, needle)
 				}
 				if i == 0 { // the session token of AWS comes with the ID
 					all = append(all, g.claim(u, g.Sites[site], placeholder))
@@ -154,6 +156,17 @@ func (s Set) claims(g Issued, u Use, fields []field) (all []claim, no *Refusal) 
 		}
 	}
 	return all, nil
+}
+
+// misplaced returns the Refusal of a placeholder of g in a field that none of its sites takes.
+func (g Grant) misplaced(u Use, at field, needle string) *Refusal {
+	for _, s := range g.Sites {
+		if _, why := s.signs(u, at, needle); s.In == InSigV4 && why != "" {
+			return &Refusal{Reason: "grant " + g.Name + " does not sign the request: " + why, Hint: "its sites are " + g.sites()}
+		}
+	}
+	return &Refusal{Reason: "the placeholder of grant " + g.Name + " is not at one of its sites: " + at.describe(),
+		Hint: "its sites are " + g.sites()}
 }
 
 // elsewhere returns the Refusal of a placeholder of g that u would send to another destination.
@@ -170,13 +183,13 @@ func (s Set) elsewhere(g Issued, u Use) *Refusal {
 // requires reports whether a request must have the placeholder of g. The Query of g.Allow does not count, and neither
 // does the spelling of the path: otherwise a sandbox could send another credential by another spelling.
 func (g Issued) requires(u Use) bool {
-	return g.Mode == ModeRequire && !g.Revoked && g.head() && g.reaches(u) && g.Allow.Forbid(&u.HTTP)
+	return g.Mode == ModeRequire && !g.Revoked && g.reaches(u) && g.Allow.Forbid(&u.HTTP)
 }
 
 // incomplete returns why a request does not meet ModeRequire with the claims of g; nil if it does: it has no
-// placeholder, or another credential besides.
-func (g Grant) incomplete(fields []field, claims []claim) *Refusal {
-	if len(claims) == 0 {
+// placeholder, or another credential besides. Whether the placeholder is in the body is not known yet.
+func (g Grant) incomplete(fields []field, claims, bodies []claim) *Refusal {
+	if len(claims)+len(bodies) == 0 {
 		return &Refusal{Reason: "the request requires the placeholder of grant " + g.Name}
 	}
 	for _, s := range g.Sites {
@@ -232,20 +245,24 @@ func shown(text string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// bodies returns the sites in the body of u that may get the secret of g.
-func (g Issued) bodies(u Use, left int64) (all []claim) {
+// bodies returns the sites in the body of u that may get the secret of g. A placeholder in the head meets ModeRequire.
+func (g Issued) bodies(u Use, inHead bool) (all []claim) {
 	for _, s := range g.Sites {
 		if s.InBody() && g.covers(u) && s.At.Allow(&u.HTTP) {
 			c := g.claim(u, s, "")
-			c.Left = left
+			if c.Placeholders = g.placeholders(); inHead {
+				c.Mode = ModeReplace
+			}
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// head reports whether g has a site in the head of requests.
-func (g Grant) head() bool { return slices.ContainsFunc(g.Sites, Site.inHead) }
+// http reports whether g has a site in requests of HTTP.
+func (g Grant) http() bool {
+	return slices.ContainsFunc(g.Sites, func(s Site) bool { return s.InBody() || s.inHead() })
+}
 
 // claim returns the claim of g to a site of u.
 func (g Issued) claim(u Use, s Site, placeholder string) claim {

@@ -129,7 +129,7 @@ func (g Grant) checkSites(no func(hint, format string, args ...any) error) error
 		}
 		switch key := s.key(); {
 		case s.InBody() && (s.At.Methods == nil || s.At.Paths == nil):
-			return no("name the requests, such as {in: json, pointer: /token, methods: [POST], paths: [/login]}",
+			return no("name the requests, such as --method POST --path /login",
 				"site %s requires methods and paths, since other endpoints could publish the secret", s)
 		case s.InBody() && slices.Contains(s.At.Paths, "/*"):
 			return no("name the path", "site %s cannot be in all bodies", s)
@@ -142,8 +142,8 @@ func (g Grant) checkSites(no func(hint, format string, args ...any) error) error
 		}
 	}
 	switch {
-	case g.Mode == ModeRequire && !g.head():
-		return no("use mode: replace", "mode require requires a site in the head of requests")
+	case g.Mode == ModeRequire && !g.http():
+		return no("use mode: replace", "mode require requires a site in requests of HTTP")
 	case g.Mode == ModeAdd && len(g.Sites) > 1:
 		return no("keep one site", "mode add requires one site, and there are %d", len(g.Sites))
 	case g.Mode == ModeAdd && len(g.Env) > 0:
@@ -159,7 +159,7 @@ func (s Site) key() string {
 		if s.In == InBasic || s.In == InGit {
 			return "basic:" + s.Part + strings.Join(s.At.Paths, ",")
 		}
-		return string(s.In)
+		return s.String()
 	case InHeader:
 		return "header:" + s.Name + ":" + strings.ToLower(s.Part)
 	}

@@ -191,7 +191,8 @@ func (s Site) takes(u Use, f field, needle string) bool {
 	case InPath:
 		return f.in == InPath && f.text == needle
 	case InSigV4:
-		return s.signs(f, needle)
+		is, _ := s.signs(u, f, needle)
+		return is
 	}
 	return false
 }

@@ -49,6 +49,7 @@ type Flags struct {
 	Preset                   string
 	Hosts, Methods, Paths    []string
 	Headers, Queries, Bodies []string // X-Api-Key or Authorization:token; keys; JSON pointers
+	Forms, Signed, Sites     []string // fields; REGION/SERVICE; sites in the short form
 	Bearer, Basic            bool
 	TTL                      string
 	Uses                     int64
@@ -68,17 +69,18 @@ func (f Flags) Item(secret string) (Item, error) {
 	for _, list := range []struct {
 		in    In
 		names []string
-	}{{InHeader, f.Headers}, {InQuery, f.Queries}, {InJSON, f.Bodies}} {
+	}{{InHeader, f.Headers}, {InQuery, f.Queries}, {InJSON, f.Bodies}, {InForm, f.Forms}, {InSigV4, f.Signed}} {
 		for _, name := range list.names {
 			texts = append(texts, string(list.in)+":"+name)
 		}
 	}
-	for _, text := range texts {
+	for _, text := range append(texts, f.Sites...) {
 		s, err := ParseSite(text)
 		if err != nil {
 			return Item{}, err
 		}
-		one := SiteItem{In: string(s.In), Name: s.Name, Part: s.Part, Pointer: s.Pointer}
+		one := SiteItem{In: string(s.In), Name: s.Name, Part: s.Part, Pointer: s.Pointer, Services: s.Services,
+			Regions: s.Regions}
 		if s.InBody() { // Grant refuses a site in all bodies
 			one.Methods, one.Paths = f.Methods, f.Paths
 		}

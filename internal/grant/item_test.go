@@ -148,8 +148,8 @@ func TestParseSite_RoundTrips(t *testing.T) {
 		"bearer": "bearer", "basic": "basic:password", "basic:user": "basic:user", "git": "git:password",
 		"header:x-api-key": "header:X-Api-Key", "header:Authorization:token": "header:Authorization:token",
 		"query:key": "query:key", "cookie:sid": "cookie:sid", "form:password": "form:password", "path": "path",
-		"json:/a~1b/0": "json:/a~1b/0", "sigv4": "sigv4", "ssh": "ssh", "ssh:deploy": "ssh:deploy",
-		"metadata:aws":      "metadata:aws",
+		"json:/a~1b/0": "json:/a~1b/0", "sigv4": "sigv4", "sigv4:eu-west-1/s3": "sigv4:eu-west-1/s3", "sigv4:*/s3,sqs": "sigv4:*/s3,sqs", "sigv4:*/*": "sigv4",
+		"sigv4:a,b/*": "sigv4:a,b/*", "ssh": "ssh", "ssh:deploy": "ssh:deploy", "metadata:aws": "metadata:aws",
 		"postgres:app:main": "postgres:app:main",
 	} {
 		s, err := ParseSite(in)
@@ -159,8 +159,8 @@ func TestParseSite_RoundTrips(t *testing.T) {
 	}
 	for _, in := range []string{"", "x", "Bearer", "header", "header:", "header:a b", "header:Host", "header:te",
 		"header:transfer-encoding", "header:Cookie", "header:a\r\n", "header:X:a b", "basic:x", "query", "query:a&b",
-		"cookie:a=b", "cookie:a;b", "json", "json:a", "json:/~2", "json:/~", "path:x", "sigv4:x", "ssh:a b", "ssh:-x",
-		"metadata",
+		"cookie:a=b", "cookie:a;b", "json", "json:a", "json:/~2", "json:/~", "path:x", "sigv4:x", "sigv4:/", "sigv4:a/b/c",
+		"sigv4:a,/b", "sigv4:a/b c", "ssh:a b", "ssh:-x", "metadata",
 		"metadata:x", "postgres", "postgres:u", "form:", "bearer:X", "bearer:Authorization:Basic"} {
 		if s, err := ParseSite(in); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
 			t.Errorf("%q: %s, %v", in, s, err)

@@ -92,7 +92,7 @@ func carrying(t testing.TB, g Issued, line string) (all []Use) {
 		case InQuery:
 			u.HTTP.Query = s.Name + "=" + g.Placeholder
 		case InSigV4:
-			id := AWS.needles(g.Placeholder)[0]
+			id := AWS.Parts(g.Placeholder)[0]
 			u.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+id+
 				"/20260102/eu-west-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature="+strings.Repeat("0", 64))
 		}
@@ -175,8 +175,12 @@ func everyDenied(t *testing.T, s Set, g Issued) {
 func TestPresetAWS_LimitsServices(t *testing.T) {
 	t.Parallel()
 	sign := func(g Issued, scope string) Use {
-		u := use(t, "POST", "https://x.eu-west-1.amazonaws.com/")
-		u.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+AWS.needles(g.Placeholder)[0]+"/20260102/"+scope+
+		host := "x.amazonaws.com"
+		if region, service, _ := strings.Cut(scope, "/"); service != "" && !strings.Contains(service, "/") {
+			host = strings.ToLower(service) + "." + region + ".amazonaws.com"
+		}
+		u := use(t, "POST", "https://"+host+"/")
+		u.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+AWS.Parts(g.Placeholder)[0]+"/20260102/"+scope+
 			"/aws4_request,SignedHeaders=host,Signature=0")
 		return u
 	}
@@ -201,7 +205,7 @@ func TestPresetAWS_LimitsServices(t *testing.T) {
 	}
 	// The secret key never is in a request; the session token comes with the ID.
 	g := Issued{Grant: given(t, "aws", `{"preset": "aws"}`), Placeholder: placeholderOf(t, AWS, "aws")}
-	parts := AWS.needles(g.Placeholder)
+	parts := AWS.Parts(g.Placeholder)
 	u := sign(g, "eu-west-1/s3")
 	u.Header.Set("X-Amz-Security-Token", parts[2])
 	if r := set(t, g).Decide(u, nil, now); r.Deny != nil || len(r.Put) != 1 || r.Put[0].Placeholder != g.Placeholder {

@@ -39,8 +39,11 @@ func NewSet(sandbox string, all []Issued) (Set, error) {
 		if err := g.Check(); err != nil {
 			return Set{}, err
 		}
+		if err := g.fits(); err != nil {
+			return Set{}, err
+		}
 		for _, p := range g.placeholders() {
-			for _, n := range g.Kind.needles(p) {
+			for _, n := range g.Kind.Parts(p) {
 				same := func(o string) bool { return strings.Contains(o, n) || strings.Contains(n, o) }
 				if len(n) < leastLength || slices.ContainsFunc(needles, same) {
 					return Set{}, fault.New(fault.Invalid, "grant %s: its placeholder is short, or that of another", g.Name).
@@ -60,6 +63,23 @@ func NewSet(sandbox string, all []Issued) (Set, error) {
 		}
 	}
 	return s, nil
+}
+
+// fits returns an error if the sites of g are not for its secret: an access key of AWS signs, and nothing else does.
+func (g Issued) fits() error {
+	signs := slices.ContainsFunc(g.Sites, func(s Site) bool { return s.In == InSigV4 })
+	others := slices.ContainsFunc(g.Sites, func(s Site) bool { return s.In != InSigV4 })
+	switch {
+	case g.Revoked || g.Mode == ModeAdd:
+	case signs && g.Kind != AWS:
+		return fault.New(fault.Invalid, "grant %s: secret %s is not an access key, which site sigv4 requires", g.Name,
+			g.Secret).
+			WithHint("set it to ID:SECRET, or ID:SECRET:TOKEN, or read it with: coppice secret set %s --from aws", g.Secret)
+	case others && g.Kind == AWS:
+		return fault.New(fault.Invalid, "grant %s: secret %s is an access key of AWS, which only signs requests", g.Name,
+			g.Secret).WithHint("use --sigv4 in place of other sites")
+	}
+	return nil
 }
 
 // competes reports whether both grants match the same requests equally, and one adds its secret.

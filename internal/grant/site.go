@@ -51,7 +51,8 @@ type Site struct {
 }
 
 // ParseSite parses the short form of a site: IN, IN:NAME or IN:NAME:PART, such as "bearer", "header:X-Api-Key",
-// "header:Authorization:token", "basic:user", "query:key", or "json:/a/b". A site in a body also requires At.
+// "header:Authorization:token", "basic:user", "query:key", "json:/a/b", or "sigv4:REGION/SERVICE", in which * is any. A
+// site in a body also requires At.
 func ParseSite(text string) (Site, error) {
 	word, rest, _ := strings.Cut(text, ":")
 	in, err := oneOf("site", word, Ins())
@@ -63,10 +64,33 @@ func ParseSite(text string) (Site, error) {
 		s.Pointer = rest
 	case in == InBasic || in == InGit:
 		s.Part = rest
+	case in == InSigV4 && rest != "":
+		region, service, ok := strings.Cut(rest, "/")
+		if !ok {
+			return Site{}, fault.New(fault.Invalid, "invalid site %q: no service", text).
+				WithHint("use sigv4:REGION/SERVICE, such as sigv4:eu-west-1/s3; * is any")
+		}
+		s.Regions, s.Services = listed(region), listed(service)
 	default:
 		s.Name, s.Part, _ = strings.Cut(rest, ":")
 	}
 	return s.checked()
+}
+
+// listed returns the names in a list with commas, or nil for *, which is any.
+func listed(text string) []string {
+	if text == "*" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// list returns names as listed reads them.
+func list(names []string) string {
+	if names == nil {
+		return "*"
+	}
+	return strings.Join(names, ",")
 }
 
 // String returns s in the short form, without At.
@@ -74,6 +98,8 @@ func (s Site) String() string {
 	text := string(s.In)
 	switch {
 	case s.In == InBearer:
+	case s.In == InSigV4 && (s.Regions != nil || s.Services != nil):
+		text += ":" + list(s.Regions) + "/" + list(s.Services)
 	case s.In == InJSON:
 		text += ":" + s.Pointer
 	case s.In == InBasic || s.In == InGit:
@@ -151,6 +177,12 @@ func (s Site) checked() (Site, error) {
 	case InPostgres:
 		if s.Name == "" || s.Part == "" || strings.ContainsAny(s.Name+s.Part, "\x00") {
 			return no("use postgres:USER:DATABASE", "it requires a user and a database")
+		}
+	case InSigV4:
+		for _, name := range slices.Concat(s.Regions, s.Services) {
+			if name == "" || strings.Trim(name, alnum+"-") != "" {
+				return no("name a region such as eu-west-1, and a service as in signatures, such as s3", "invalid name %q", name)
+			}
 		}
 	case InJSON:
 		if !strings.HasPrefix(s.Pointer, "/") || strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(s.Pointer),

@@ -67,10 +67,8 @@ func (c *Grants) prepare(
 		}
 		r.Grants = append(r.Grants, client.Granted{Name: row.Name, Secret: row.Secret, Hosts: hosts(is.Grant),
 			Until: row.Until, User: is.SSHUser()})
-		for _, name := range is.Env {
-			if row.Placeholder != "" {
-				s.Env = append(s.Env, name+"="+row.Placeholder)
-			}
+		if row.Placeholder != "" {
+			s.Env = append(s.Env, is.Kind.Variables(is.Env, row.Placeholder)...)
 		}
 	}
 	return s, r, nil

@@ -309,12 +309,14 @@ func TestGive_RefusesWhatCannotWork(t *testing.T) {
 	}{
 		"no such secret": {"a", wire.GrantSpec{Secret: "missing", Preset: "github"}, fault.NotFound},
 		"no gate":        {"p", github, fault.Unsupported},
-		"a body": {"a", wire.GrantSpec{Hosts: []string{"a.example"}, Sites: []wire.GrantSite{{In: "json", Pointer: "/t",
-			Methods: []string{"POST"}, Paths: []string{"/login"}}}}, fault.Unsupported},
-		"SigV4":     {"a", wire.GrantSpec{Preset: "aws"}, fault.Unsupported},
-		"no host":   {"a", wire.GrantSpec{Sites: []wire.GrantSite{{In: "bearer"}}}, fault.Invalid},
-		"no preset": {"a", wire.GrantSpec{Preset: "gitub"}, fault.Invalid},
-		"no box":    {"missing", github, fault.NotFound},
+		"all bodies": {"a", wire.GrantSpec{Hosts: []string{"a.example"}, Sites: []wire.GrantSite{{In: "json", Pointer: "/t",
+			Methods: []string{"POST"}}}}, fault.Invalid},
+		"a server of databases": {"a", wire.GrantSpec{Hosts: []string{"a.example"}, Sites: []wire.GrantSite{{In: "postgres",
+			Name: "user", Part: "db"}}}, fault.Unsupported},
+		"no access key": {"a", wire.GrantSpec{Preset: "aws"}, fault.Invalid},
+		"no host":       {"a", wire.GrantSpec{Sites: []wire.GrantSite{{In: "bearer"}}}, fault.Invalid},
+		"no preset":     {"a", wire.GrantSpec{Preset: "gitub"}, fault.Invalid},
+		"no box":        {"missing", github, fault.NotFound},
 	} {
 		_, err := w.GiveGrant(t.Context(), c.box, "g", c.spec)
 		if !fault.Is(err, c.kind) || fault.HintOf(err) == "" && c.kind != fault.NotFound {

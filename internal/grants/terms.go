@@ -18,7 +18,7 @@ import (
 
 // supported are the sites that a gate can fill.
 var supported = [...]grant.In{grant.InHeader, grant.InBearer, grant.InBasic, grant.InGit, grant.InQuery, grant.InCookie,
-	grant.InPath, grant.InSSH}
+	grant.InPath, grant.InForm, grant.InJSON, grant.InSigV4, grant.InSSH}
 
 // Check returns the first error in a grant that a client asks for.
 func Check(name string, spec wire.GrantSpec, now time.Time) error {

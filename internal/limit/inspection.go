@@ -31,6 +31,15 @@ const (
 	Informational      = 16
 	InformationalBytes = 64 << 10
 
+	// SecretBody is the maximum size of a request body that a secret may be put into, and SignedBody that of one whose
+	// hash is signed for AWS. SignedChunk is the maximum size of a chunk that has a signature, and SignedLine that of the
+	// line before it. HeldBodies is the maximum size of all that a gate holds of these at a time.
+	SecretBody  = 1 << 20
+	SignedBody  = 8 << 20
+	SignedChunk = 1 << 20
+	SignedLine  = 4 << 10
+	HeldBodies  = 64 << 20
+
 	// Certificates is the maximum number of cached certificates of the gate's authority; a wildcard may allow a sandbox
 	// any number of names.
 	Certificates = 256
@@ -42,6 +51,8 @@ func inspection() []Bound {
 		here    = "internal/gate/inspect/"
 		framing = here + "framing_test.go TestFraming"
 		answers = here + "answer_test.go "
+		bodies  = "internal/gate/bodies_linux_test.go "
+		signs   = "internal/gate/sign_linux_test.go "
 		refused = here + "refused2_test.go "
 		ended   = "the connection is closed, and denied"
 		told    = "the answer becomes a 502, and is denied"
@@ -64,6 +75,16 @@ func inspection() []Bound {
 			refused + "TestHTTP2_BoundsUnansweredHeads"},
 		{"the path of such a request in a record", ToldPath, "bytes", "it is truncated",
 			refused + "TestHTTP2_TruncatesRecordedPath"},
+		{"a request body that a secret may be put into", SecretBody, "bytes", "the request is refused, and denied",
+			bodies + "TestGrants_RefuseBodies"},
+		{"a request body whose hash is signed for AWS", SignedBody, "bytes", "the request is refused, and denied",
+			signs + "TestGrants_SignOnlyWhatTheyAllow"},
+		{"a chunk of a body that is signed for AWS", SignedChunk, "bytes", "the request is refused, and denied",
+			signs + "TestGrants_SignChunks"},
+		{"the line before such a chunk, and a trailer", SignedLine, "bytes", "the request is refused, and denied",
+			"internal/gate/sigv4/s3_test.go TestChunks_RefuseOthers"},
+		{"request bodies that are held for their secrets", HeldBodies, "bytes", "further requests are refused, and denied",
+			bodies + "TestGrants_BoundHeldBodies"},
 		{"informational responses before an answer", Informational, "responses", told,
 			answers + "TestAnswer_BoundsInformationalResponses"},
 		{"heads of informational responses", InformationalBytes, "bytes", told,

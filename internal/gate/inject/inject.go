@@ -1,6 +1,7 @@
-// Package inject puts the values of secrets into the heads of HTTP requests, at the sites where package grant has found
-// their placeholders. It is pure. It fails rather than guess: a request that is not what was decided about, or that a
-// value would make invalid, must not leave. Its errors do not contain the value.
+// Package inject puts the values of secrets into HTTP requests: into heads, at the sites where package grant has found
+// their placeholders, and into bodies, at sites where their placeholders are. It is pure. It fails rather than guess: a
+// request that is not what was decided about, or that a value would make invalid, must not leave. Its errors do not
+// contain the value.
 //
 // Package wallet imports it; it imports grant.
 package inject
@@ -21,7 +22,8 @@ import (
 // ignore it, but not all accept an empty one.
 const addedUser = "coppice"
 
-var errMoved = errors.New("its placeholder is not in the request that was decided about")
+// ErrMoved means that a request is not the one that was decided about.
+var ErrMoved = errors.New("its placeholder is not in the request that was decided about")
 
 // Into puts value into the head of r, as p says. If it fails, r must not be sent.
 func Into(r *http.Request, p grant.Put, value []byte) error {
@@ -33,7 +35,7 @@ func Into(r *http.Request, p grant.Put, value []byte) error {
 
 func into(r *http.Request, p grant.Put, value string) error {
 	if p.Mode != grant.ModeAdd && p.Placeholder == "" {
-		return errMoved
+		return ErrMoved
 	}
 	switch p.Site.In {
 	case grant.InHeader, grant.InBearer:
@@ -61,7 +63,7 @@ func header(h http.Header, p grant.Put, value string) error {
 	}
 	v, word := h[p.Site.Name], ""
 	if len(v) != 1 {
-		return errMoved
+		return ErrMoved
 	}
 	text := v[0]
 	if p.Site.Part != "" {
@@ -69,7 +71,7 @@ func header(h http.Header, p grant.Put, value string) error {
 		word += " "
 	}
 	if text != p.Placeholder {
-		return errMoved
+		return ErrMoved
 	}
 	h[p.Site.Name] = []string{word + value}
 	return nil
@@ -80,7 +82,7 @@ func basic(h http.Header, p grant.Put, value string) error {
 	scheme, user, password := "Basic", addedUser, ""
 	v := h["Authorization"]
 	if len(v) > 1 {
-		return errMoved
+		return ErrMoved
 	}
 	if len(v) == 1 {
 		word, coded, _ := strings.Cut(v[0], " ")
@@ -89,7 +91,7 @@ func basic(h http.Header, p grant.Put, value string) error {
 			scheme = word
 			user, password, _ = strings.Cut(string(b), ":")
 		} else if p.Mode != grant.ModeAdd {
-			return errMoved
+			return ErrMoved
 		}
 	}
 	place := &password
@@ -100,7 +102,7 @@ func basic(h http.Header, p grant.Put, value string) error {
 		}
 	}
 	if p.Mode != grant.ModeAdd && *place != p.Placeholder {
-		return errMoved
+		return ErrMoved
 	}
 	*place = value
 	h["Authorization"] = []string{scheme + " " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))}
@@ -129,7 +131,7 @@ func query(u *url.URL, p grant.Put, value string) error {
 	case p.Mode == grant.ModeAdd:
 		pairs = append(pairs, url.QueryEscape(p.Site.Name)+"="+url.QueryEscape(value))
 	case found != 1:
-		return errMoved
+		return ErrMoved
 	}
 	u.RawQuery = strings.Join(pairs, "&")
 	return nil
@@ -145,12 +147,12 @@ func path(u *url.URL, p grant.Put, value string) error {
 		}
 	}
 	if found != 1 {
-		return errMoved
+		return ErrMoved
 	}
 	raw := strings.Join(parts, "/")
 	whole, err := url.PathUnescape(raw)
 	if err != nil {
-		return errMoved
+		return ErrMoved
 	}
 	u.Path, u.RawPath = whole, raw
 	return nil
@@ -180,7 +182,7 @@ func cookie(h http.Header, p grant.Put, value string) error {
 	case p.Mode == grant.ModeAdd:
 		pairs = append(pairs, p.Site.Name+"="+value)
 	case found != 1:
-		return errMoved
+		return ErrMoved
 	}
 	h["Cookie"] = []string{strings.Join(pairs, "; ")}
 	return nil

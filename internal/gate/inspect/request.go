@@ -151,6 +151,24 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 		}
 	}
 	_ = x.refused(x.Fill(p.Out)) // RoundTrip then fails
+	if _, same := p.Out.Body.(*metered); !same && p.Out.Body != nil && p.Out.Body != http.NoBody {
+		p.Out.Body = filled{p.Out.Body, x}
+	}
+}
+
+// filled is the body of a request with its secrets.
+type filled struct {
+	io.ReadCloser
+	x *exchange
+}
+
+// Read ends the exchange if the body must not be forwarded further.
+func (f filled) Read(p []byte) (int, error) {
+	n, err := f.ReadCloser.Read(p)
+	if no := (*Denial)(nil); errors.As(err, &no) {
+		_ = f.x.refused(no)
+	}
+	return n, err
 }
 
 // unanswered ends an exchange without an answer.

@@ -40,8 +40,9 @@ type Denial struct {
 // Error returns the reason.
 func (d *Denial) Error() string { return d.Reason }
 
-// Judge decides about requests and records their results. Its methods are called from several goroutines, and must
-// not wait for the sandbox or the network; Begin may wait for the values of secrets.
+// Judge decides about requests and records their results. Its methods, and those of an Exchange, are called from several
+// goroutines, and must not wait for the sandbox or the network; but Begin may wait for the values of secrets, and Fill
+// for the body.
 type Judge interface {
 	// Begin decides about a request before any of it is forwarded. It returns an Exchange, or a Denial, which it has
 	// recorded.
@@ -63,8 +64,9 @@ type Exchange interface {
 	// Trailer is called with the trailers of a request, which are never forwarded. If it returns a Denial, which it
 	// has recorded, the exchange ends before the request has.
 	Trailer(h http.Header) *Denial
-	// Fill changes the head of the request just before it is forwarded: it puts secrets in. If it returns a Denial, which
-	// it has recorded, the request is not forwarded.
+	// Fill changes the request just before it is forwarded: it puts secrets in. It may read the body, and replace it. If
+	// it returns a Denial, which it has recorded, the request is not forwarded. A body in place of another may return a
+	// Denial as an error, which ends the exchange.
 	Fill(r *http.Request) *Denial
 	// Clean removes secrets from the headers or trailers of an answer, before they are passed on.
 	Clean(h http.Header)

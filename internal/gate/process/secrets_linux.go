@@ -95,12 +95,12 @@ func issued(sandbox string, all []plan.Grant) (wallet.Grants, error) {
 
 // supported returns an error if the gate cannot do what a grant says.
 func supported(g grant.Grant) error {
-	heads := []grant.In{grant.InHeader, grant.InBearer, grant.InBasic, grant.InGit, grant.InQuery, grant.InPath,
-		grant.InCookie, grant.InSSH}
+	sites := []grant.In{grant.InHeader, grant.InBearer, grant.InBasic, grant.InGit, grant.InQuery, grant.InPath,
+		grant.InCookie, grant.InForm, grant.InJSON, grant.InSigV4, grant.InSSH}
 	for _, s := range g.Sites {
-		if !slices.Contains(heads, s.In) {
+		if !slices.Contains(sites, s.In) {
 			return fault.New(fault.Unsupported, "grant %s: site %s is not supported yet", g.Name, s).
-				WithHint("use a site in the head of requests, such as header, bearer, basic, query, path or cookie")
+				WithHint("use a site in requests, such as header, bearer, basic, query, path, cookie, json, form or sigv4")
 		}
 	}
 	if g.Ask != "" && g.Ask != grant.AskNever {

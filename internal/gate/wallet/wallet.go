@@ -1,6 +1,7 @@
 package wallet
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"net/http"
@@ -47,10 +48,22 @@ type Wallet struct {
 // value is a value of a grant.
 type value struct {
 	grant, placeholder string
+	kind               grant.Kind
 	bytes              []byte
 	until              time.Time
 	uses               int  // requests in progress that carry it
 	gone               bool // it must not go out any more
+}
+
+// maxParts is how many parts of a value are secret by themselves: see grant.Kind.Parts.
+const maxParts = 3
+
+// parts returns the parts of v that are secret by themselves.
+func (v *value) parts() [][]byte {
+	if v.kind == grant.AWS {
+		return bytes.SplitN(v.bytes, []byte(":"), maxParts)
+	}
+	return [][]byte{v.bytes}
 }
 
 // keepFor is how long a value is used without asking for it again.
@@ -212,7 +225,10 @@ func (w *Wallet) sweepLocked(also func(*value) bool) {
 func (w *Wallet) searchLocked() {
 	var all []scrub.Secret
 	for v := range w.held {
-		all = append(all, scrub.Secret{Grant: v.grant, Value: v.bytes, Placeholder: v.placeholder})
+		instead := append(v.kind.Parts(v.placeholder), make([]string, maxParts)...)
+		for i, part := range v.parts() {
+			all = append(all, scrub.Secret{Grant: v.grant, Value: part, Placeholder: instead[i]})
+		}
 	}
 	w.live.Change(all)
 }
@@ -381,7 +397,7 @@ func (w *Wallet) keepLocked(name string, g grant.Issued, got line.Value) {
 	if old := w.values[name]; old != nil {
 		old.gone = true
 	}
-	v := &value{grant: name, placeholder: g.Placeholder, bytes: slices.Clone(got.Bytes), until: until}
+	v := &value{grant: name, placeholder: g.Placeholder, kind: g.Kind, bytes: slices.Clone(got.Bytes), until: until}
 	w.values[name] = v
 	w.held[v] = struct{}{}
 	w.sweepLocked(nil)

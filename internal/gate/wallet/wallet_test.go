@@ -126,7 +126,7 @@ func carry(t *testing.T, w *Wallet) *Carry {
 func sent(t *testing.T, c *Carry) string {
 	t.Helper()
 	r := request()
-	if err := c.Into(r); err != nil {
+	if err := c.Into(r, nil, nil); err != nil {
 		return err.Error()
 	}
 	return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")

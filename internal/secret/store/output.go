@@ -12,7 +12,8 @@ import (
 //
 //	{"value": "...", "expires": TIME, "user": "..."}              expires and user are optional
 //	{"Version": 1, "AccessKeyId": "...", "SecretAccessKey": "...", "SessionToken": "...", "Expiration": TIME}
-//	                                                              credential_process of AWS; the last two are optional
+//	                                                              credential_process of AWS; the last two are optional,
+//	                                                              and the value is ID:SECRET or ID:SECRET:TOKEN
 //	anything else, also another object                            the value itself
 //
 // With first, the value is the first line, and is not parsed. The result shares no memory with out.
@@ -55,7 +56,7 @@ func (o object) value(name, expires, user string, now time.Time) (Value, error) 
 	return v, err
 }
 
-// ofAWS returns the credentials that credential_process of AWS prints:
+// ofAWS returns the credentials that credential_process of AWS prints, as ID:SECRET or ID:SECRET:TOKEN:
 // https://docs.aws.amazon.com/sdkref/latest/guide/feature-process-credentials.html
 func (o object) ofAWS(now time.Time) (Value, error) {
 	if string(o["Version"]) != "1" {
@@ -69,17 +70,17 @@ func (o object) ofAWS(now time.Time) (Value, error) {
 		v.Close()
 		return Value{}, fault.New(fault.Invalid, "AccessKeyId is empty")
 	}
-	raw, ok := o["SessionToken"]
-	if !ok || string(raw) == "null" || string(raw) == `""` {
-		return v, nil
+	defer v.Close()
+	parts := [][]byte{[]byte(v.User), v.Bytes()}
+	if raw, ok := o["SessionToken"]; ok && string(raw) != "null" && string(raw) != `""` {
+		token, err := text(raw, "SessionToken")
+		if err != nil {
+			return Value{}, err
+		}
+		defer wipe(token)
+		parts = append(parts, token)
 	}
-	v.held().session, err = text(raw, "SessionToken")
-	if err == nil {
-		err = CheckValue(v.held().session)
-	}
-	if err != nil {
-		v.Close()
-		return Value{}, fault.Wrap(err, "SessionToken")
-	}
-	return v, nil
+	whole, err := newValue(bytes.Join(parts, []byte(":")))
+	whole.Until, whole.User = v.Until, v.User
+	return whole, err
 }

@@ -32,9 +32,8 @@ type Value struct {
 }
 
 type held struct {
-	bytes   []byte
-	session []byte
-	lease   lease
+	bytes []byte
+	lease lease
 }
 
 // lease is a value that its store takes back, and may extend.
@@ -73,21 +72,13 @@ func (v Value) Bytes() []byte {
 	return v.held().bytes
 }
 
-// Session returns the session token that belongs to temporary credentials of AWS, or nil. It is valid until Close.
-func (v Value) Session() []byte {
-	if v.held() == nil {
-		return nil
-	}
-	return v.held().session
-}
-
 // Clone returns a copy of v with bytes of its own, and without its lease.
 func (v Value) Clone() Value {
 	from := v.held()
 	if from == nil {
 		return Value{Until: v.Until, User: v.User}
 	}
-	h := &held{bytes: bytes.Clone(from.bytes), session: bytes.Clone(from.session)}
+	h := &held{bytes: bytes.Clone(from.bytes)}
 	return Value{Until: v.Until, User: v.User, inner: func() *held { return h }}
 }
 
@@ -95,8 +86,7 @@ func (v Value) Clone() Value {
 func (v Value) Close() {
 	if v.held() != nil {
 		wipe(v.held().bytes)
-		wipe(v.held().session)
-		v.held().bytes, v.held().session = nil, nil
+		v.held().bytes = nil
 	}
 }
 

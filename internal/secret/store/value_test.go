@@ -54,7 +54,6 @@ func TestValue_PrintsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.held().session = []byte(mark)
 	type outer struct {
 		V     Value
 		inner Value
@@ -103,7 +102,7 @@ func TestValue_CloseWipes(t *testing.T) {
 	}
 	var zero Value
 	zero.Close()
-	if zero.Bytes() != nil || zero.Session() != nil || zero.Lease() != "" || !zero.RenewAt().IsZero() ||
+	if zero.Bytes() != nil || zero.Lease() != "" || !zero.RenewAt().IsZero() ||
 		zero.Revoke(t.Context()) != nil {
 		t.Error("the zero value is not empty")
 	}
