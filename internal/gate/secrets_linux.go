@@ -64,7 +64,8 @@ const (
 	recordPatience = 5 * time.Second
 )
 
-// charge decides which secrets a request carries, counts their uses, and gets their values.
+// charge decides which secrets a request carries, counts their uses, and gets their values and those that the answer may
+// have.
 func (x *exchange) charge(q inspect.Request) *inspect.Denial {
 	use := grant.Use{Host: q.Host, Port: x.to.Port(), TLS: x.hello.Load() != nil, HTTP: q.HTTPRequest, Header: q.Header}
 	for {
@@ -83,7 +84,7 @@ func (x *exchange) charge(q inspect.Request) *inspect.Denial {
 		maps.Copy(x.carried, carry.Grants)
 		x.flow.mu.Unlock()
 		if x.wallet.Gone(carry.Grants) == "" { // a later change finds the flow, and cuts it
-			x.carry, x.event.Grants = carry, carry.Names()
+			x.carry, x.event.Grants = carry, carry.Uses()
 			break
 		}
 		carry.Cancel()
@@ -121,7 +122,7 @@ func (x *exchange) record(e Event) bool {
 	if !x.journal.emit(e) {
 		return false
 	}
-	if x.carry == nil {
+	if len(e.Grants) == 0 {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)

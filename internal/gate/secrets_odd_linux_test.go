@@ -6,10 +6,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf16"
+
+	"github.com/coppice-dev/coppice/internal/fault"
 )
 
 // oddAnswers are answers in which a server returns a value, by the path below /odd/. $v is the value.
@@ -31,10 +34,12 @@ var oddAnswers = map[string]string{
 	"socket":   "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x82\x28$v",
 }
 
-// echoOddly returns the secret of a request as a path of oddAnswers says; or in part, or in UTF-16.
+// echoOddly returns the secret of a request as a path of oddAnswers says; or in part, in UTF-16, or as it was kept.
 func echoOddly(w http.ResponseWriter, r *http.Request) {
 	_, value, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch as := strings.TrimPrefix(r.URL.Path, "/odd/"); as {
+	case "kept":
+		fmt.Fprint(w, "before "+secretToken)
 	case "range":
 		http.ServeContent(w, r, "", time.Time{}, strings.NewReader("before "+value))
 	case "utf16":
@@ -72,4 +77,39 @@ func TestGrants_CleanOddAnswers(t *testing.T) {
 		got += part
 	}
 	g.clean(got, strings.ReplaceAll(g.curl(append(args, "https://api.example/odd/utf16")...), "\x00", ""))
+}
+
+// TestGrants_CleanLaterAnswers checks that no answer of a host that has received a secret returns it to a request that
+// does not carry it, after the gate was restarted or in a fork, and that the request is refused where that is unknown.
+func TestGrants_CleanLaterAnswers(t *testing.T) {
+	t.Parallel()
+	g := newGranting(t, nil)
+	get := func() string { return g.curl("https://api.example/odd/kept", "-w", "\n%{http_code}") }
+	if out := get(); !strings.HasSuffix(out, "200") || g.broker.gets != 0 {
+		t.Errorf("a host that received no secret: %s, %d values", out, g.broker.gets)
+	}
+	clean := "before " + placeholder1 + "\n200"
+	g.give(g.all, map[string]int64{"github": 1})
+	g.broker.fail(fault.New(fault.Unavailable, "the broker of secrets does not run").WithHint("coppice secret ls"))
+	if out := get(); !strings.Contains(out, "coppice secret ls") || !strings.HasSuffix(out, "502") {
+		t.Errorf("without a broker: %s", out)
+	}
+	g.broker.fail(nil)
+	if out := get(); out != clean {
+		t.Error(out)
+	}
+	g.wallet.Drop("github") // as after a minute
+	child := slices.Clone(g.all)
+	child[0].Placeholder, child[0].Aliases = "ghp_CHILDPLACEHOLDERplaceholder000000AAAA"[:len(placeholder1)], []string{placeholder1}
+	g.give(child, nil)
+	if out := get(); out != strings.Replace(clean, placeholder1, child[0].Placeholder, 1) {
+		t.Error(out)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range g.events {
+		if e.Kind == KindRequest && len(e.Grants) > 0 {
+			t.Errorf("a use was counted: %+v", e)
+		}
+	}
 }

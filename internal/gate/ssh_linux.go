@@ -123,7 +123,7 @@ func (j *sshJudge) Begin(user, command string) (sshgate.Session, *sshgate.Denial
 			continue
 		}
 		// A later change finds the flow, and cuts it.
-		e.Kind, e.Name, e.Path, e.Grants = KindRequest, l.Host.String(), l.Git.Path, l.Names()
+		e.Kind, e.Name, e.Path, e.Grants = KindRequest, l.Host.String(), l.Git.Path, l.Uses()
 		if !j.record(e) {
 			l.Cancel()
 			return nil, &sshgate.Denial{Reason: "the command could not be written to the journal"}

@@ -15,10 +15,14 @@ type Set struct {
 	grants  []string
 	forms   []form
 	longest int
-	filter  [1 << filterBits / 64]uint64
+	filter  filter // the words of places
 	places  map[uint32][]place
+	begins  filter     // the words with which a form begins
 	first   [256][]int // forms by their first byte
 }
+
+// filter is a set of words, of which it may have more than were added.
+type filter [1 << filterBits / 64]uint64
 
 // place is a position in a form.
 type place struct{ form, at int }
@@ -41,10 +45,10 @@ func NewSet(secrets []Secret) *Set {
 	for i, f := range s.forms {
 		s.longest = max(s.longest, len(f.text))
 		s.first[f.text[0]] = append(s.first[f.text[0]], i)
+		s.begins.add(binary.LittleEndian.Uint32(f.text))
 		for at := range step {
 			w := binary.LittleEndian.Uint32(f.text[at:])
-			h := hash(w)
-			s.filter[h/64] |= 1 << (h % 64)
+			s.filter.add(w)
 			s.places[w] = append(s.places[w], place{i, at})
 		}
 	}
@@ -55,6 +59,17 @@ func NewSet(secrets []Secret) *Set {
 }
 
 func hash(w uint32) uint32 { return w * 0x9e3779b1 >> (32 - filterBits) }
+
+func (f *filter) add(w uint32) {
+	h := hash(w)
+	f[h/64] |= 1 << (h % 64)
+}
+
+// has returns 1 if f may have w, else 0.
+func (f *filter) has(w uint32) uint64 {
+	h := hash(w)
+	return f[h/64] >> (h % 64) & 1
+}
 
 // Wipe overwrites the values, after which s finds nothing. No other method may be in progress, or called later.
 func (s *Set) Wipe() {
@@ -96,25 +111,20 @@ func (s *Set) find(b []byte) (first hit, found bool) {
 
 // skip returns the next position from i on, in steps, that the filter lets through; -1 is none.
 func (s *Set) skip(b []byte, i int) int {
+	f := &s.filter
 	for ; len(b)-i >= 4*step; i += 4 * step { // several at once, since nearly all are filtered
 		c := b[i : i+4*step : i+4*step]
-		if s.has(binary.LittleEndian.Uint32(c))|s.has(binary.LittleEndian.Uint32(c[step:]))|
-			s.has(binary.LittleEndian.Uint32(c[2*step:]))|s.has(binary.LittleEndian.Uint32(c[3*step:])) != 0 {
+		if f.has(binary.LittleEndian.Uint32(c))|f.has(binary.LittleEndian.Uint32(c[step:]))|
+			f.has(binary.LittleEndian.Uint32(c[2*step:]))|f.has(binary.LittleEndian.Uint32(c[3*step:])) != 0 {
 			break
 		}
 	}
 	for ; i+sample <= len(b); i += step {
-		if s.has(binary.LittleEndian.Uint32(b[i:])) != 0 {
+		if f.has(binary.LittleEndian.Uint32(b[i:])) != 0 {
 			return i
 		}
 	}
 	return -1
-}
-
-// has returns 1 if the filter lets w through, else 0.
-func (s *Set) has(w uint32) uint64 {
-	h := hash(w)
-	return s.filter[h/64] >> (h % 64) & 1
 }
 
 // replace replaces the forms in b, and calls told for each. What is before from is not changed. It returns the length
@@ -152,6 +162,9 @@ func (s *Set) replace(b []byte, from int, last bool, told func(grant string)) (b
 func (s *Set) begun(b []byte) (int, *form) {
 	for at := max(0, len(b)-s.longest+1); at < len(b); at++ {
 		rest := b[at:]
+		if len(rest) >= sample && s.begins.has(binary.LittleEndian.Uint32(rest)) == 0 {
+			continue
+		}
 		for _, i := range s.first[rest[0]] {
 			if f := &s.forms[i]; len(f.text) > len(rest) && bytes.HasPrefix(f.text, rest) {
 				return len(rest), f

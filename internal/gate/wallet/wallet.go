@@ -220,16 +220,18 @@ func (w *Wallet) searchLocked() {
 // Live returns the values to remove from answers.
 func (w *Wallet) Live() *scrub.Live { return &w.live }
 
-// Carry is the secrets of one request. The caller must call Done.
+// Carry is the secrets of one request: those that it carries, and those that its answer may have although it carries
+// none, since the host has received them before. The caller must call Done.
 type Carry struct {
 	w      *Wallet
 	puts   []grant.Put
-	Grants Carried
+	uses   Carried // the grants of puts
+	Grants Carried // these, and those of the answer
 	values map[string]*value
 }
 
-// Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none. The caller must ask
-// Gone after it has made sure that a later Change finds its connection.
+// Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none, and none in the answer.
+// The caller must ask Gone after it has made sure that a later Change finds its connection.
 func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,16 +244,19 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 	}
 	now := w.now()
 	r := w.set.Decide(u, w.spentLocked(now), now)
-	if r.Deny != nil || len(r.Put) == 0 {
+	if r.Deny != nil {
 		return nil, r.Deny
 	}
-	c := &Carry{w: w, puts: r.Put, Grants: Carried{}, values: map[string]*value{}}
+	c := &Carry{w: w, puts: r.Put, uses: Carried{}, Grants: w.sentLocked(u.Host, now), values: map[string]*value{}}
 	for _, p := range r.Put {
-		if _, again := c.Grants[p.Grant]; !again {
+		if _, again := c.uses[p.Grant]; !again {
 			g := w.issued[p.Grant]
-			c.Grants[p.Grant] = g
+			c.uses[p.Grant], c.Grants[p.Grant] = g, g
 			w.counts[p.Grant].add(now, g.Rate)
 		}
+	}
+	if len(c.Grants) == 0 {
+		return nil, nil
 	}
 	return c, nil
 }
@@ -265,14 +270,26 @@ func (w *Wallet) spentLocked(now time.Time) grant.Spent {
 	return spent
 }
 
-// Names returns the names of the grants, in order.
-func (c *Carry) Names() []string { return slices.Sorted(maps.Keys(c.Grants)) }
+// sentLocked returns the grants in force whose secrets a host may have received before, also from the sandbox's parent.
+func (w *Wallet) sentLocked(h policy.Host, now time.Time) Carried {
+	all := Carried{}
+	for name, g := range w.issued {
+		over := g.Revoked || !g.Until.IsZero() && !now.Before(g.Until)
+		if !over && names(g, h) && (w.counts[name].used > 0 || len(g.Aliases) > 0) {
+			all[name] = g
+		}
+	}
+	return all
+}
+
+// Uses returns the names of the grants whose secrets the request carries, in order.
+func (c *Carry) Uses() []string { return slices.Sorted(maps.Keys(c.uses)) }
 
 // Cancel takes back the uses, since the request did not leave.
 func (c *Carry) Cancel() {
 	c.w.mu.Lock()
-	for name := range c.Grants {
-		if n := c.w.counts[name]; n != nil && c.w.standsLocked(name, c.Grants[name]) {
+	for name, g := range c.uses {
+		if n := c.w.counts[name]; n != nil && c.w.standsLocked(name, g) {
 			n.used--
 		}
 	}
@@ -282,7 +299,7 @@ func (c *Carry) Cancel() {
 
 // Fetch gets the values, from the broker if necessary. Its errors have a hint, and are Denied if the broker refuses.
 func (c *Carry) Fetch(ctx context.Context, host policy.Host, method, path string) error {
-	for _, name := range c.Names() {
+	for _, name := range slices.Sorted(maps.Keys(c.Grants)) {
 		v, err := c.w.fetch(ctx, name, c.Grants[name], host, method, path)
 		if err != nil {
 			return err

@@ -85,7 +85,7 @@ func (ls *leases) value(ctx context.Context, g *granted) (store.Value, error) {
 	done := ls.work.enter()
 	go func() {
 		defer done()
-		ls.renew(renewing, h, l)
+		ls.renew(renewing, g, l)
 	}()
 	return v.Clone(), nil
 }
@@ -121,8 +121,10 @@ func (ls *leases) isOwn(name string) bool {
 	return ls.live[name]
 }
 
-// renew renews a lease until it is stopped, or ends.
-func (ls *leases) renew(ctx context.Context, h *held, l *lease) {
+// renew renews a lease until it is stopped or ends. When its grant expires, it revokes what the grant holds, whether or
+// not there is a daemon to withdraw it.
+func (ls *leases) renew(ctx context.Context, g *granted, l *lease) {
+	h := &g.held
 	for {
 		h.turn.Lock()
 		at, until := l.value.RenewAt(), l.value.Until
@@ -130,14 +132,20 @@ func (ls *leases) renew(ctx context.Context, h *held, l *lease) {
 			at = until
 		}
 		h.turn.Unlock()
-		if until.IsZero() || !sleep(ctx, at.Sub(ls.catalog.now())) {
+		if !g.Until.IsZero() && (at.IsZero() || g.Until.Before(at)) {
+			at = g.Until
+		}
+		if at.IsZero() || !sleep(ctx, at.Sub(ls.catalog.now())) {
 			return
 		}
-		if !ls.catalog.now().Before(until) {
+		switch now := ls.catalog.now(); {
+		case g.over(now):
+			ls.end(context.WithoutCancel(ctx), g) // which cancels ctx
+			return
+		case !until.IsZero() && !now.Before(until):
 			ls.forget(ctx, h, l)
 			return
-		}
-		if !ls.extend(ctx, h, l) && !sleep(ctx, renewAgain) {
+		case !ls.extend(ctx, h, l) && !sleep(ctx, renewAgain):
 			return
 		}
 	}

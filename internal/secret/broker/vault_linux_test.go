@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -125,6 +126,21 @@ func TestBroker_RenewsLeases(t *testing.T) {
 	if all := roles(); len(all) != 1 {
 		t.Errorf("%q", all)
 	}
+}
+
+// TestBroker_RevokesAtTheEndOfAGrant checks that a lease ends with its grant although no daemon withdraws it.
+func TestBroker_RevokesAtTheEndOfAGrant(t *testing.T) {
+	h, _, roles := withVault(t, "10m")
+	until := time.Now().Add(10 * time.Second)
+	g := h.gate(h.register("box", nil, client.Granted{Name: "db", Secret: "db", Until: until}))
+	if _, err := g.get("db", "a.example"); time.Now().Before(until) && (err != nil || len(roles()) != 1) {
+		t.Errorf("%v, roles %q", err, roles())
+	}
+	await(t, "the end of the lease", func() bool { return len(roles()) == 0 && h.leases() == 0 })
+	if time.Now().Before(until) {
+		t.Error("it ended before its grant")
+	}
+	g.refused("db", "a.example", fault.Denied)
 }
 
 // TestBroker_SurvivesVault checks what gates get while the server is away, and that its leases are revoked afterward.
