@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
-	"strings"
 	"testing"
 
 	"github.com/coppice-dev/coppice/internal/plan"

@@ -37,7 +37,7 @@ func (w *Wallet) Login(l grant.Login) (*Login, *grant.Refusal) {
 	if no != nil {
 		return nil, no
 	}
-	one := &Login{Carry: &Carry{w: w, Grants: Carried{g.Name: g}}, Grant: g, Git: git}
+	one := &Login{Carry: &Carry{w: w, uses: Carried{g.Name: g}, Grants: Carried{g.Name: g}}, Grant: g, Git: git}
 	for _, h := range l.Hosts {
 		if g.Terminates(h, l.Port) {
 			one.Host = h
