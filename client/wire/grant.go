@@ -13,6 +13,8 @@ type GrantSpec struct {
 	Methods []string `json:"methods,omitempty"` // methods of such requests; default: all
 	// paths of such requests, as in rules; default: all that the preset does not deny
 	Paths []string `json:"paths,omitempty"`
+	// the query keys that such requests may have, with their values; "*" is any value
+	Query map[string]string `json:"query,omitempty"`
 	// where in a request the secret stands; default: those of the preset
 	Sites  []GrantSite `json:"sites,omitempty"`
 	Except []string    `json:"except,omitempty"` // denied paths of the preset to allow
@@ -23,6 +25,8 @@ type GrantSpec struct {
 	For  string   `json:"for,omitempty"`  // duration, such as 8h; default: no end
 	Uses int64    `json:"uses,omitempty"` // number of requests that may carry the secret; 0 is unlimited
 	Rate string   `json:"rate,omitempty"` // the same for a time, such as 10/s
+	// which requests that would carry the secret wait for approval: "never" or "", "first" (the first to each host), "each"
+	Ask string `json:"ask,omitempty"`
 	// whether forks get the grant: "none" or "", or "reissue" (with another placeholder)
 	Fork     string `json:"fork,omitempty"`
 	Insecure bool   `json:"insecure,omitempty"` // also over connections without TLS; requires ports

@@ -51,6 +51,9 @@ type Store interface {
 	PutGrant(ctx context.Context, g meta.Grant) error
 	DropGrant(ctx context.Context, id timeline.SandboxID, name string) error
 	Ticket(ctx context.Context, id timeline.SandboxID, fresh []byte) ([]byte, error)
+	// Setting reads a setting; "" when it was never set.
+	Setting(ctx context.Context, key string) (string, error)
+	SetSetting(ctx context.Context, key, value string) error
 }
 
 // Broker is the process that has the values of secrets. client.Client implements it.
@@ -85,6 +88,10 @@ type Config struct {
 	Rand      io.Reader
 	Now       func() time.Time
 	Log       *slog.Logger
+	// Caller returns the name of the caller of an operation, for the ledger; "" if it has none.
+	Caller func(context.Context) string
+	// Clean removes secrets from a text for the ledger.
+	Clean func(string) string
 }
 
 // The timeouts of requests: to a keeper, and to the broker, which may have to ask a store.
@@ -97,6 +104,8 @@ const (
 type Grants struct {
 	config Config        // never changed
 	wake   chan struct{} // has a token if Watch must look again
+
+	consenting sync.Mutex // held while the consents are changed
 
 	mu         sync.Mutex
 	registered map[timeline.SandboxID]bool // sandboxes with a registration; false if it must be repeated

@@ -63,7 +63,8 @@ func newWorld(t *testing.T) *world {
 		boxes: map[timeline.SandboxID]bool{}, set: map[timeline.SandboxID]plan.Secrets{},
 		registered: map[string]client.Registration{}}
 	w.Grants = New(Config{Sandboxes: w, Store: db, Broker: brokerOf{w}, Recorder: w, Socket: "/broker", Key: make([]byte, 32),
-		Rand: rand.Reader, Now: w.clock, Log: slog.New(slog.DiscardHandler)})
+		Rand: rand.Reader, Now: w.clock, Log: slog.New(slog.DiscardHandler),
+		Caller: func(context.Context) string { return "me" }, Clean: func(s string) string { return s }})
 	return w
 }
 
