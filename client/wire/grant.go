@@ -64,6 +64,7 @@ type Grant struct {
 	Methods     []string   `json:"methods,omitempty"`     // methods of such requests; none is all
 	Paths       []string   `json:"paths,omitempty"`       // paths of such requests; none is all
 	Mode        string     `json:"mode"`                  // "replace", "require" or "add"
+	Ask         string     `json:"ask,omitempty"`         // as in GrantSpec; none is "never"
 	Env         []string   `json:"env,omitempty"`         // variables that hold the placeholder
 	Placeholder string     `json:"placeholder,omitempty"` // stands for the secret in the sandbox; none with mode "add"
 	Fork        string     `json:"fork"`                  // whether forks get the grant: "none" or "reissue"
@@ -74,6 +75,8 @@ type Grant struct {
 	Uses        int64      `json:"uses,omitempty"`        // number of requests that may carry it; 0 is unlimited
 	Used        int64      `json:"used"`                  // number of requests that carried it
 	LastUsed    *time.Time `json:"last_used,omitempty"`   // when the last of them was sent
+	Refused     *time.Time `json:"refused,omitempty"`     // when a request was last refused because of it
+	RefusedWhy  string     `json:"refused_why,omitempty"` // and why
 }
 
 // GrantsResult is the answer of GET /v1/sandboxes/{id}/grants.

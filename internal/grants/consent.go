@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -152,7 +153,8 @@ func Omitted(name string, why error) string {
 // name. It refuses what a project's file requests without the consent of the owner, and what no gate can do.
 func (c *Grants) Wanted(ctx context.Context, section grant.Section, specs map[string]wire.GrantSpec) (w Wanted, err error) {
 	w = Wanted{Specs: map[string]wire.GrantSpec{}, Optional: map[string]bool{}}
-	for name, spec := range specs {
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		spec := specs[name]
 		if err := Check(name, spec, c.config.Now()); err != nil {
 			return w, err
 		}
@@ -162,7 +164,8 @@ func (c *Grants) Wanted(ctx context.Context, section grant.Section, specs map[st
 	if err != nil {
 		return w, err
 	}
-	for name, said := range section.Given {
+	for _, name := range slices.Sorted(maps.Keys(section.Given)) {
+		said := section.Given[name]
 		if _, replaced := specs[name]; replaced {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/grant"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -25,6 +26,8 @@ type Box interface {
 	// requests of revoked grants have been cut, but no request can get a secret. Conflict: the inside does not trust the
 	// gate's authority.
 	SetSecrets(ctx context.Context, s plan.Secrets) error
+	// Net returns the state of the gate, with the pending requests.
+	Net(ctx context.Context) (wire.NetNow, error)
 }
 
 // Held is a locked sandbox. It must not be used after Unlock.

@@ -46,8 +46,9 @@ type world struct {
 	set        map[timeline.SandboxID]plan.Secrets
 	registered map[string]client.Registration
 	boot       string
-	brokerErr  error // of every call to the broker
-	boxErr     error // of SetSecrets
+	asking     []wire.NetQuestion // pending requests of every box
+	brokerErr  error              // of every call to the broker
+	boxErr     error              // of SetSecrets
 	ledgerErr  error
 }
 
@@ -153,6 +154,12 @@ func (b lockedBox) Box() Box {
 		return b
 	}
 	return nil
+}
+
+func (b lockedBox) Net(context.Context) (wire.NetNow, error) {
+	b.w.mu.Lock()
+	defer b.w.mu.Unlock()
+	return wire.NetNow{Asking: b.w.asking}, nil
 }
 
 func (b lockedBox) SetSecrets(_ context.Context, s plan.Secrets) error {

@@ -27,6 +27,8 @@ type Grants struct {
 	Sandbox string // its name, for hints
 	Issued  []grant.Issued
 	Used    map[string]int64 // uses before, by grant
+	// Approved are the hosts to which the owner has approved uses, by grant; only for grants with AskFirst.
+	Approved map[string][]string
 }
 
 // Wallet is the grants that are in force. Its methods are safe for concurrent use.
@@ -37,6 +39,7 @@ type Wallet struct {
 	mu      sync.Mutex
 	set     grant.Set                // guarded by mu
 	issued  map[string]grant.Issued  // of set, by name; guarded by mu
+	hosts   map[string][]string      // as Grants.Approved; guarded by mu
 	counts  map[string]*count        // by grant; guarded by mu
 	source  Source                   // nil if the gate has no line to the broker; guarded by mu
 	values  map[string]*value        // what new requests may carry, by grant; guarded by mu
@@ -86,7 +89,7 @@ func (w *Wallet) Change(g Grants) error {
 		counts[one.Name] = c
 	}
 	before := w.issued
-	w.set, w.issued, w.counts = set, issued, counts
+	w.set, w.issued, w.counts, w.hosts = set, issued, counts, g.Approved
 	for name, one := range before {
 		if !w.standsLocked(name, one) {
 			w.dropLocked(name)
@@ -228,15 +231,22 @@ type Carry struct {
 	values map[string]*value
 }
 
+// Pending is a grant whose secret a request must not carry until the owner approves it.
+type Pending struct {
+	Grant grant.Issued
+	Each  bool // each request requires approval; otherwise the first to its host
+}
+
 // Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none. The caller must ask
-// Gone after it has made sure that a later Change finds its connection.
-func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
+// Gone after it has made sure that a later Change finds its connection. approved are grants that the owner has approved
+// for this request; if another one requires approval, Decide returns it, and counts nothing.
+func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant.Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if u.HTTP.Method == http.MethodTrace {
 		for _, g := range w.issued {
 			if names(g, u.Host) {
-				return nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
+				return nil, nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
 			}
 		}
 	}
@@ -247,7 +257,13 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 	}
 	r := w.set.Decide(u, spent, now)
 	if r.Deny != nil || len(r.Put) == 0 {
-		return nil, r.Deny
+		return nil, nil, r.Deny
+	}
+	for _, p := range r.Put {
+		was, is := approved[p.Grant]
+		if g := w.issued[p.Grant]; !(is && w.standsLocked(p.Grant, was)) && w.asksLocked(g, u.Host) {
+			return nil, &Pending{Grant: g, Each: g.Ask == grant.AskEach}, nil
+		}
 	}
 	c := &Carry{w: w, puts: r.Put, Grants: Carried{}, values: map[string]*value{}}
 	for _, p := range r.Put {
@@ -257,7 +273,26 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 			w.counts[p.Grant].add(now, g.Rate)
 		}
 	}
-	return c, nil
+	return c, nil, nil
+}
+
+// asksLocked reports whether a request to a host that would carry the secret of g requires approval.
+func (w *Wallet) asksLocked(g grant.Issued, h policy.Host) bool {
+	switch g.Ask {
+	case "", grant.AskNever:
+		return false
+	case grant.AskFirst:
+		return !slices.Contains(w.hosts[g.Name], h.String())
+	}
+	return true // also for a mode that this version does not know
+}
+
+// Review returns what has become of a pending grant, for a request to a host: whether it was revoked or changed, and
+// whether it still requires approval.
+func (w *Wallet) Review(p *Pending, h policy.Host) (gone, asks bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.standsLocked(p.Grant.Name, p.Grant), w.asksLocked(p.Grant, h)
 }
 
 // Names returns the names of the grants, in order.

@@ -105,8 +105,16 @@ func request() *http.Request {
 func decide(t *testing.T, w *Wallet) (*Carry, *grant.Refusal) {
 	t.Helper()
 	r := request()
-	return w.Decide(grant.Use{Host: host(t), Port: 443, TLS: true, Header: r.Header,
-		HTTP: policy.HTTPRequest{Method: r.Method, Path: "/"}})
+	c, pending, no := w.Decide(use(t, r), nil)
+	if pending != nil {
+		t.Fatalf("grant %s requires approval", pending.Grant.Name)
+	}
+	return c, no
+}
+
+func use(t *testing.T, r *http.Request) grant.Use {
+	return grant.Use{Host: host(t), Port: 443, TLS: true, Header: r.Header,
+		HTTP: policy.HTTPRequest{Method: r.Method, Path: "/"}}
 }
 
 // carry decides about a request and gets its value.
