@@ -162,6 +162,7 @@ func (q *question) event(now time.Time, d Decision) Event {
 func (k *desk) answer(id string, d Decision) bool {
 	for _, q := range k.all() {
 		if q.id == id && id != "" {
+			d.Rule = "grant " + q.grant
 			k.settle(q, d)
 			return true
 		}

@@ -131,9 +131,9 @@ func (x *exchange) approval(ctx context.Context, q inspect.Request, p *wallet.Pe
 	review := func() Decision {
 		switch gone, asks := x.wallet.Review(p, q.Host); {
 		case gone:
-			return Decision{Reason: "grant " + name + " was revoked or changed"}
+			return Decision{Rule: "grant " + name, Reason: "it was revoked or changed"}
 		case !asks:
-			return Decision{Verdict: Allow, Reason: "approved by the owner"}
+			return Decision{Verdict: Allow, Rule: "grant " + name, Reason: "approved by the owner"}
 		}
 		return Decision{Verdict: Ask}
 	}

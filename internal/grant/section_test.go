@@ -45,13 +45,15 @@ func TestMerge_Levels(t *testing.T) {
 		"flags replace": {user: "{github: {uses: 5}}", flags: "{github: {for: 1h}}",
 			want: `{"github":{"for":"1h","preset":"github"}}`},
 		"a project's file narrows": {
-			user:    "{github: {secret: pat, methods: [GET, POST], paths: [/repos/*], for: 8h, uses: 100, fork: reissue}}",
-			project: "{github: {hosts: [api.github.com], methods: [GET], paths: [/repos/acme/*], for: 1h, uses: 5, rate: 1/s, ask: each, fork: none}}",
+			user: "{github: {secret: pat, methods: [GET, POST], paths: [/repos/*], for: 8h, uses: 100, fork: reissue}}",
+			project: "{github: {hosts: [api.github.com], methods: [GET], paths: [/repos/acme/*], for: 1h, uses: 5, rate: 1/s, " +
+				"ask: each, fork: none}}",
 			want: `{"github":{"ask":"each","for":"1h","fork":"none","hosts":["api.github.com"],"methods":["GET"],` +
 				`"paths":["/repos/acme/*"],"preset":"github","rate":"1/s","secret":"pat","uses":5}}`},
 		"and does not widen": {
-			user:    "{github: {methods: [GET], paths: [/repos/acme/*], for: 1h, uses: 5, rate: 1/s, ask: each}}",
-			project: "{github: {methods: [GET, POST], paths: [/repos/*], for: 8h, uses: 50, rate: 2/s, ask: never, fork: reissue, env: [X]}}",
+			user: "{github: {methods: [GET], paths: [/repos/acme/*], for: 1h, uses: 5, rate: 1/s, ask: each}}",
+			project: "{github: {methods: [GET, POST], paths: [/repos/*], for: 8h, uses: 50, rate: 2/s, ask: never, " +
+				"fork: reissue, env: [X]}}",
 			want: `{"github":{"ask":"each","for":"1h","methods":["GET"],"paths":["/repos/acme/*"],"preset":"github",` +
 				`"rate":"1/s","uses":5}}`,
 			notes: []string{"methods POST has no effect", "for has no effect", "uses has no effect", "rate has no effect",

@@ -38,7 +38,8 @@ func TestConsent_BindsTheRequest(t *testing.T) {
 	digest := asks.Requested[0].Digest()
 
 	_, err := w.Wanted(t.Context(), asks, nil)
-	if !fault.Is(err, fault.Denied) || !strings.Contains(fault.HintOf(err), "coppice grants consent /src/app/coppice.yaml") {
+	if !fault.Is(err, fault.Denied) ||
+		!strings.Contains(fault.HintOf(err), "coppice grants consent /src/app/coppice.yaml") {
 		t.Fatalf("%v, hint %s", err, fault.HintOf(err))
 	}
 	for _, bad := range []wire.ConsentRequest{{Policy: files}, {Policy: files, Digests: []string{"sha256:0"}},
@@ -79,7 +80,8 @@ func TestConsent_BindsTheRequest(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, other := range [][]wire.PolicyFile{project("/src/app", "{github: {secret: pat, uses: 6}}"),
-		project("/src/app", "{github: {secret: admin, uses: 5}}"), project("/src/elsewhere", "{github: {secret: pat, uses: 5}}")} {
+		project("/src/app", "{github: {secret: admin, uses: 5}}"),
+		project("/src/elsewhere", "{github: {secret: pat, uses: 5}}")} {
 		if _, err := w.Wanted(t.Context(), section(t, other), nil); !fault.Is(err, fault.Denied) {
 			t.Errorf("%s: %v", other[0].Text, err)
 		}
@@ -135,7 +137,8 @@ func TestAnswerGrants(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.asking = []wire.NetQuestion{{Place: "grant:a", Grant: "github", Name: "api.github.com", Method: "GET", Path: "/user"},
+	w.asking = []wire.NetQuestion{
+		{Place: "grant:a", Grant: "github", Name: "api.github.com", Method: "GET", Path: "/user"},
 		{Place: "grant:b", Grant: "npm", Name: "registry.npmjs.org", Method: "PUT", Path: "/x"}, {Place: "free.example"}}
 	for _, places := range [][]string{{"grant:c"}, {"free.example"}, {"grant:a", "grant:c"}} {
 		if _, err := w.AnswerGrants(t.Context(), "box", places, true); !fault.Is(err, fault.NotFound) {
@@ -183,7 +186,8 @@ func TestAnswerGrants(t *testing.T) {
 	if got := approved(); len(got) != 1 || got[0] != "api.github.com" {
 		t.Errorf("approved %s", got)
 	}
-	if _, err := w.GiveGrant(t.Context(), "box", "github", wire.GrantSpec{Preset: "github", Ask: "first", Uses: 3}); err != nil {
+	changed := wire.GrantSpec{Preset: "github", Ask: "first", Uses: 3}
+	if _, err := w.GiveGrant(t.Context(), "box", "github", changed); err != nil {
 		t.Fatal(err)
 	}
 	if got := approved(); len(got) != 0 {

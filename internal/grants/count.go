@@ -60,7 +60,7 @@ func (c *Grants) counted(rows []meta.Grant) ([]meta.Grant, error) {
 			if !slices.Contains(ev.Grants, row.Name) || ev.Time.Before(row.Given) {
 				continue
 			}
-			if ev.Kind == wire.NetDeny {
+			if ev.Kind == wire.NetDeny && ev.Status != 0 { // without one, the answer had the secret, which was removed
 				row.Refused, row.RefusedWhy = ev.Time, ev.Reason
 			}
 			if ev.Kind != wire.NetHTTP {

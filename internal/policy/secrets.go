@@ -110,7 +110,14 @@ func secretsShape() shape[map[string]Said[Secret]] {
 				r.wrong(n, "keep those that are needed", "%d grants; the limit is %d", len(n.Content)/2, most)
 				return nil, false
 			}
-			return all.read(r, n)
+			out, ok := all.read(r, n)
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				if v, is := out[n.Content[i].Value]; is { // the line of its name, not that of its first key
+					v.At = r.at(n.Content[i])
+					out[n.Content[i].Value] = v
+				}
+			}
+			return out, ok
 		}}
 }
 

@@ -42,7 +42,7 @@ func TestSecrets_RoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if placed, err := back.Placed(origins); err != nil || placed.Secrets["github"].At != (Origin{"/p/coppice.yaml", 4}) {
+	if placed, err := back.Placed(origins); err != nil || placed.Secrets["github"].At != (Origin{"/p/coppice.yaml", 3}) {
 		t.Errorf("%+v, %v", placed.Secrets, err)
 	}
 	again, err := SecretOf(p.Secrets["github"].Value)

@@ -231,12 +231,6 @@ type Carry struct {
 	values map[string]*value
 }
 
-// Pending is a grant whose secret a request must not carry until the owner approves it.
-type Pending struct {
-	Grant grant.Issued
-	Each  bool // each request requires approval; otherwise the first to its host
-}
-
 // Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none. The caller must ask
 // Gone after it has made sure that a later Change finds its connection. approved are grants that the owner has approved
 // for this request; if another one requires approval, Decide returns it, and counts nothing.
@@ -274,25 +268,6 @@ func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant
 		}
 	}
 	return c, nil, nil
-}
-
-// asksLocked reports whether a request to a host that would carry the secret of g requires approval.
-func (w *Wallet) asksLocked(g grant.Issued, h policy.Host) bool {
-	switch g.Ask {
-	case "", grant.AskNever:
-		return false
-	case grant.AskFirst:
-		return !slices.Contains(w.hosts[g.Name], h.String())
-	}
-	return true // also for a mode that this version does not know
-}
-
-// Review returns what has become of a pending grant, for a request to a host: whether it was revoked or changed, and
-// whether it still requires approval.
-func (w *Wallet) Review(p *Pending, h policy.Host) (gone, asks bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !w.standsLocked(p.Grant.Name, p.Grant), w.asksLocked(p.Grant, h)
 }
 
 // Names returns the names of the grants, in order.
