@@ -161,8 +161,8 @@ type NetQuestion struct {
 	Until   time.Time `json:"until"`            // when it is denied if unanswered
 	Waiting int       `json:"waiting"`          // number of waiting queries and connections
 	Grant   string    `json:"grant,omitempty"`  // the grant whose secret the request would carry
-	Method  string    `json:"method,omitempty"` // with a grant: of the request, or the first of those that wait
-	Path    string    `json:"path,omitempty"`   // with a grant, likewise
+	Method  string    `json:"method,omitempty"` // method of that request, or of the first of those that wait
+	Path    string    `json:"path,omitempty"`   // path of that request, without the query
 }
 
 // NetAsking lists pending requests.

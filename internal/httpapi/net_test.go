@@ -95,7 +95,7 @@ func TestConsentRoutes_ReachEngine(t *testing.T) {
 	f := &fake{}
 	c := serve(t, f)
 	ctx := t.Context()
-	if all, err := c.Consents(ctx); err != nil || len(all) != 1 || f.last() != `listconsents[]` {
+	if all, err := c.Consents(ctx); err != nil || len(all) != 1 || f.last() != `listconsentsnull` {
 		t.Errorf("%+v, %v after %s", all, err, f.last())
 	}
 	req := wire.ConsentRequest{Policy: []wire.PolicyFile{{Level: "project", Name: "/p", Text: "t"}}, Digests: []string{"d"}}

@@ -81,9 +81,9 @@ func secretsShape() shape[map[string]Said[Secret]] {
 		secretKey("mode", "Replace the placeholder (default), require it, or add the secret without one.",
 			choice("replace", "require", "add")),
 		secretKey("env", "Variables of commands that have the placeholder.", words1()),
-		secretKey("for", "How long the grant lasts, such as 8h. The default is no end.", matching(text("a time such as 8h",
+		secretKey("for", "How long the grant lasts, such as 8h. By default it does not expire.", matching(text("a time such as 8h",
 			parseTime), `^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`).asWritten()),
-		secretKey("uses", "How many requests may carry the secret. The default is no limit.", whole(1, 1<<53)),
+		secretKey("uses", "How many requests may carry the secret. By default they are unlimited.", whole(1, 1<<53)),
 		secretKey("rate", "How many of them per second, minute or hour, such as 10/s.",
 			matching(text("a rate", ParseRate), `^[1-9][0-9]{0,6}/[smh]$`).asWritten()),
 		secretKey("ask", "Whether requests that would carry the secret wait for approval: never (default), first (the first "+
