@@ -86,6 +86,7 @@ grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 	f := cmd.Flags()
 	given.add(f)
 	must(cmd.RegisterFlagCompletionFunc("preset", fixed(grant.PresetNames()...)))
+	must(cmd.RegisterFlagCompletionFunc("ask", fixed("never", "first", "each")))
 	must(cmd.RegisterFlagCompletionFunc("fork", fixed("none", "reissue")))
 	must(cmd.RegisterFlagCompletionFunc("mode", fixed("replace", "require", "add")))
 	must(cmd.RegisterFlagCompletionFunc("kind", fixed(kindNames()...)))
