@@ -253,7 +253,11 @@ func (a *app) listAsking(ctx context.Context, name string) error {
 			return nil
 		}
 		var t tty.Table
-		t.Row("PLACE", "KIND", "LEFT", "HELD", "REQUEST")
+		title := []string{"PLACE", "KIND", "LEFT", "HELD"}
+		if slices.ContainsFunc(res.Asking, func(q wire.NetQuestion) bool { return q.Grant != "" }) {
+			title = append(title, "REQUEST")
+		}
+		t.Row(title...)
 		for _, q := range res.Asking {
 			left := max(q.Until.Sub(a.now()), 0).Round(time.Second)
 			kind, request := q.Proto, ""

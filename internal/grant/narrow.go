@@ -88,6 +88,7 @@ func (n *narrower) same(mine, theirs Item, g Grant) {
 		{"ports", theirs.Ports != nil && !slices.Equal(theirs.Ports, g.Ports)},
 		{"query", theirs.Query != nil && !equalQuery(theirs.Query, mine.Query)},
 		{"sites", theirs.Sites != nil && !equalSites(theirs.Sites, g.Sites)},
+		{"host_keys", theirs.HostKeys != nil && !slices.Equal(theirs.HostKeys, mine.HostKeys)},
 		{"except", theirs.Except != nil && !slices.Equal(theirs.Except, mine.Except)},
 		{"mode", theirs.Mode != "" && theirs.Mode != string(g.Mode)},
 		{"env", theirs.Env != nil && !slices.Equal(theirs.Env, g.Env)},

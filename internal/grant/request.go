@@ -74,6 +74,9 @@ func (r Request) Terms() (all []Term) {
 	for _, s := range g.Sites {
 		say("site", s.String()+only(s.At))
 	}
+	for _, k := range g.HostKeys {
+		say("host key", k.Fingerprint)
+	}
 	if g.Mode != ModeReplace {
 		say("mode", string(g.Mode))
 	}

@@ -191,7 +191,7 @@ func (m *merger) request(name string, s policy.Said[policy.Secret]) {
 
 // bounded reports whether the lists of a grant of a project's file are short enough.
 func (m *merger) bounded(name string, e entry, at policy.Origin) bool {
-	lists := [][]string{e.Hosts, e.Methods, e.Paths, e.Env, slices.Collect(maps.Keys(e.Query))}
+	lists := [][]string{e.Hosts, e.Methods, e.Paths, e.Env, e.HostKeys, slices.Collect(maps.Keys(e.Query))}
 	for _, site := range e.Sites {
 		lists = append(lists, site.Methods, site.Paths, site.Services, site.Regions)
 	}

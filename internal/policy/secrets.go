@@ -47,6 +47,12 @@ func secretWord() shape[string] {
 		`^[ -~]{1,256}$`)
 }
 
+// hostKey is a key of an SSH server.
+func hostKey() shape[string] {
+	return matching(text("a key such as ssh-ed25519 AAAA..., or a fingerprint SHA256:...",
+		func(s string) (string, error) { return s, nil }), `^(SHA256:|ssh-|ecdsa-)[ -~]{1,1000}$`)
+}
+
 // secretsShape is the shape of the section secrets.
 func secretsShape() shape[map[string]Said[Secret]] {
 	words1 := func() shape[[]string] { return list(secretWord(), 1) }
@@ -77,6 +83,7 @@ func secretsShape() shape[map[string]Said[Secret]] {
 		secretKey("query", "The query keys that such a request may have, with their values; * matches any.",
 			words(`^[ -~]{1,256}$`, "key of a query", secretWord())),
 		secretKey("sites", "Where in a request the secret stands.", list(site, 1)),
+		secretKey("host_keys", "The keys of the SSH server, as in known_hosts, or fingerprints SHA256:...", list(hostKey(), 1)),
 		secretKey("except", "Paths to allow although the preset refuses them. Not allowed in a project's file.", paths()),
 		secretKey("mode", "Replace the placeholder (default), require it, or add the secret without one.",
 			choice("replace", "require", "add")),
