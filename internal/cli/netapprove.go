@@ -29,8 +29,10 @@ func (a *app) netApprove() *cobra.Command {
 		Long: `Approve pending requests of a sandbox created with --ask, permanently or with
 --for temporarily: add an allow rule to its policy, and print the digest of the
 new policy. Held queries and connections continue immediately.
-` + answerLong + ` A name without a port may be resolved, and
-connected to on port 443; other ports must be approved separately.`,
+` + answerLong + `
+
+A name without a port may be resolved, and connected to on port 443; other ports
+must be approved separately.`,
 		Example: `  coppice net log box --asking
   coppice net approve box files.example.com
   coppice net approve box deb.example.com:80 --for 10m`,
