@@ -68,6 +68,11 @@ func createGranted(
 	if err != nil {
 		return wire.Sandbox{}, err
 	}
+	if len(req.Grants)+len(section.Given) > len(section.Requested) { // to requests, the owner consents
+		if err := e.MayGrant(ctx); err != nil {
+			return wire.Sandbox{}, fault.Wrap(err, "create a sandbox with grants")
+		}
+	}
 	want, err := e.Grants.Wanted(ctx, section, req.Grants)
 	if err != nil {
 		return wire.Sandbox{}, err
