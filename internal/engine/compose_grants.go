@@ -59,8 +59,8 @@ func (s grantsHeld) Box() grants.Box {
 // Unlock implements grants.Held.
 func (s grantsHeld) Unlock() { s.h.unlock(s.e) }
 
-// createGranted is Engine.Create for a request that may have grants, in its policy as well: make creates the sandbox. If
-// a grant cannot be given, the sandbox is removed, unless the grant is optional.
+// createGranted is Engine.Create for a request that may have grants, in its policy as well: make creates the sandbox.
+// If a grant cannot be given, the sandbox is removed, unless the grant is optional.
 func createGranted(
 	ctx context.Context, e *Engine, req *wire.CreateRequest, make func() (wire.Sandbox, error),
 ) (wire.Sandbox, error) {

@@ -402,9 +402,8 @@ type Engine struct {
 // errClosed is the cause with which Close cancels background work.
 var errClosed = errors.New("engine closed")
 
-// Open makes an engine over a home, and completes or reverts operations that a crash interrupted. The caller closes
-// the engine before the database.
-func Open(ctx context.Context, c Config) (*Engine, error) {
+// withDefaults returns c with the defaults of what it does not have.
+func (c Config) withDefaults() Config {
 	if c.FS == nil {
 		c.FS = vfs.OS()
 	}
@@ -432,6 +431,13 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.HostRoot == "" {
 		c.HostRoot = "/"
 	}
+	return c
+}
+
+// Open makes an engine over a home, and completes or reverts operations that a crash interrupted. The caller closes
+// the engine before the database.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	c = c.withDefaults()
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},

@@ -120,7 +120,9 @@ func TestWanted_OptionalAndFlags(t *testing.T) {
 	if _, ok := got.Specs["gitlab"]; ok {
 		t.Error("a request without a consent is given")
 	}
-	w.db.SetSetting(t.Context(), consentsKey, "{") //nolint:errcheck // the next call shows it
+	if err := w.db.SetSetting(t.Context(), consentsKey, "{"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := w.Wanted(t.Context(), both, nil); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("with damaged consents: %v", err)
 	}

@@ -166,8 +166,9 @@ func (s *Server) fork(ctx context.Context, in *struct {
 		return wire.ForkResult{}, err
 	}
 	if req.Grants == "reissue" && limited(auth.From(ctx)) {
-		return wire.ForkResult{}, fault.New(fault.Denied, "a token that is limited to some sandboxes cannot give forks grants").
-			WithHint("omit grants: forks get those that the owner gave with fork")
+		return wire.ForkResult{},
+			fault.New(fault.Denied, "a token that is limited to some sandboxes cannot give forks grants").
+				WithHint("omit grants: forks get those that the owner gave with fork")
 	}
 	widen, err := s.widener(ctx)
 	if err != nil {

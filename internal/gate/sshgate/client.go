@@ -98,7 +98,7 @@ func (s *server) login(ctx context.Context, session Session) (*outside, error) {
 var errGone = errors.New("the server ended the connection")
 
 func (o *outside) close() {
-	o.conn.Close()
+	_ = o.conn.Close()
 	o.work.Wait()
 }
 
