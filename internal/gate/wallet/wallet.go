@@ -251,7 +251,8 @@ type Carry struct {
 
 // Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none, and none in the
 // answer. The caller must ask Gone after it has made sure that a later Change finds its connection. approved are grants
-// that the owner has approved for this request; if another one requires approval, Decide returns it, and counts nothing.
+// that the owner has approved for this request; if another one requires approval, Decide returns it, and counts
+// nothing.
 func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant.Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
