@@ -315,6 +315,7 @@ func (g *Gate) tick(ctx context.Context) {
 		g.journal.sweep(now)
 		g.desk.sweep(now)
 		g.reportDropped(0)
+		g.endLogins()
 		g.sweepFlows()
 		g.sweepLingering(false)
 		g.wallet.Sweep()
