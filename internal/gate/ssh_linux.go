@@ -62,16 +62,18 @@ func (g *Gate) endLogins() {
 	})
 }
 
+const tooManyLogins = "the sandbox has too many connections that use grants"
+
 // ssh serves a connection, until it ends.
 func (g *Gate) ssh(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
 	f.charge(g.spent.of(f.by.Load().Limits))
 	j := &sshJudge{Gate: g, flow: f}
-	if !g.look() {
-		f.cut(tooManyLooked)
-		j.Refused(tooManyLooked)
+	if !g.logins.TryAcquire(1) {
+		f.cut(tooManyLogins)
+		j.Refused(tooManyLogins)
 		return
 	}
-	defer g.lookAway()
+	defer g.logins.Release(1)
 	names := []string{f.to.Addr().String()}
 	for _, n := range rl.byName {
 		names = append(names, n.name.String())

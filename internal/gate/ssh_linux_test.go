@@ -57,7 +57,7 @@ type forge struct {
 	ahead  atomic.Int64 // of the gate's clock
 }
 
-func newForge(t *testing.T, item grant.Item) *forge {
+func newForge(t *testing.T, item grant.Item, bounds Bounds) *forge {
 	t.Helper()
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip("needs ssh")
@@ -80,6 +80,7 @@ func newForge(t *testing.T, item grant.Item) *forge {
 		names: map[string][]netip.Addr{"git.example": {at.Addr()}, "other.example": {at.Addr()}},
 		hosts: map[netip.AddrPort]string{at: l.Addr().String()}}
 	f.sandbox = start(t, veth, b, func(o *Options) {
+		o.Bounds = bounds
 		o.Now = func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }
 	})
 	item.Hosts, item.Sites = []string{"git.example"}, []grant.SiteItem{{In: "ssh"}}
@@ -122,11 +123,15 @@ func (f *forge) serve(c net.Conn, host ssh.Signer) {
 	}
 }
 
-// ssh runs a command in the sandbox by ssh(1).
-func (f *forge) ssh(command string, flags ...string) (string, error) {
-	args := append([]string{"ssh", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-		"-o", "GlobalKnownHostsFile=/dev/null", "-o", "BatchMode=yes", "-F", "none"}, flags...)
-	out, err := f.do("run", nil, append(args, "git@git.example", command)...)
+// client returns how ssh(1) runs a command.
+func client(command string) []string {
+	return []string{"ssh", "-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+		"-o", "GlobalKnownHostsFile=/dev/null", "-o", "BatchMode=yes", "git@git.example", command}
+}
+
+// ssh runs a command in the sandbox.
+func (f *forge) ssh(command string) (string, error) {
+	out, err := f.do("run", nil, client(command)...)
 	return string(out), err
 }
 
@@ -134,7 +139,7 @@ func (f *forge) ssh(command string, flags ...string) (string, error) {
 // command of git can fetch again and again.
 func TestGrants_SSHEndsInTime(t *testing.T) {
 	t.Parallel()
-	f := newForge(t, grant.Item{For: "30m"})
+	f := newForge(t, grant.Item{For: "30m"}, Bounds{})
 	var late sync.WaitGroup
 	late.Go(func() {
 		<-f.runs
@@ -149,6 +154,22 @@ func TestGrants_SSHEndsInTime(t *testing.T) {
 	if out, err := f.ssh("git-upload-pack '/acme/repo.git'"); err == nil || !strings.Contains(out+err.Error(), "has expired") {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+// TestGrants_SSHIsBounded runs one command more than the bound allows.
+func TestGrants_SSHIsBounded(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, grant.Item{}, Bounds{Logins: 2})
+	for range 2 {
+		later := append([]string{"sh", "-c", `"$@" >/dev/null 2>&1 </dev/null &`, "sh"},
+			client("git-upload-pack '/acme/a.git'")...)
+		f.must(t, "run", nil, later...)
+		<-f.runs
+	}
+	if out, err := f.ssh("git-upload-pack '/acme/c.git'"); err == nil {
+		t.Errorf("%s", out)
+	}
+	f.denied(t, TCP, "SSH: "+tooManyLogins)
 }
 
 // TestGate_Opening checks a connection whose grant goes away while it is accepted.
