@@ -24,7 +24,7 @@ func TestBounds_AreThoseOfTheTable(t *testing.T) {
 		Conns: limit.GateConns, Opening: limit.GateOpening, Inspect: limit.GateInspected, Flows: limit.GateFlows,
 		PerSec: limit.GateDials,
 		Idle:   time.Hour, UDPIdle: time.Minute, Dial: 15 * time.Second, Hello: 15 * time.Second,
-		Ask: 55 * time.Second, Questions: limit.GateQuestions, Waiting: limit.GateWaiting,
+		Bodies: limit.HeldBodies, Ask: 55 * time.Second, Questions: limit.GateQuestions, Waiting: limit.GateWaiting,
 	}
 	if got := (Bounds{}).withDefaults(); got != want {
 		t.Errorf("%+v", got)

@@ -27,6 +27,8 @@ type Grants struct {
 	Sandbox string // its name, for hints
 	Issued  []grant.Issued
 	Used    map[string]int64 // uses before, by grant
+	// Approved are the hosts to which the owner has approved uses, by grant; only for grants with AskFirst.
+	Approved map[string][]string
 }
 
 // Wallet is the grants that are in force. Its methods are safe for concurrent use.
@@ -37,6 +39,7 @@ type Wallet struct {
 	mu      sync.Mutex
 	set     grant.Set                // guarded by mu
 	issued  map[string]grant.Issued  // of set, by name; guarded by mu
+	hosts   map[string][]string      // as Grants.Approved; guarded by mu
 	counts  map[string]*count        // by grant; guarded by mu
 	source  Source                   // nil if the gate has no line to the broker; guarded by mu
 	values  map[string]*value        // what new requests may carry, by grant; guarded by mu
@@ -78,7 +81,7 @@ func (w *Wallet) Change(g Grants) error {
 		counts[one.Name] = c
 	}
 	before := w.issued
-	w.set, w.issued, w.counts = set, issued, counts
+	w.set, w.issued, w.counts, w.hosts = set, issued, counts, g.Approved
 	for name, one := range before {
 		if !w.standsLocked(name, one) {
 			w.dropLocked(name)
@@ -196,21 +199,28 @@ type Carry struct {
 }
 
 // Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none, to a host of no grant.
-// The caller must ask Gone after it has made sure that a later Change finds its connection.
-func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
+// The caller must ask Gone after it has made sure that a later Change finds its connection. approved are grants that the
+// owner has approved for this request; if another one requires approval, Decide returns it, and counts nothing.
+func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant.Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if u.HTTP.Method == http.MethodTrace {
 		for _, g := range w.issued {
 			if names(g, u.Host) {
-				return nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
+				return nil, nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
 			}
 		}
 	}
 	now := w.now()
 	r := w.set.Decide(u, w.spentLocked(now), now)
 	if r.Deny != nil {
-		return nil, r.Deny
+		return nil, nil, r.Deny
+	}
+	for _, p := range r.Put {
+		was, is := approved[p.Grant]
+		if g := w.issued[p.Grant]; !(is && w.standsLocked(p.Grant, was)) && w.asksLocked(g, u.Host) {
+			return nil, &Pending{Grant: g, Each: g.Ask == grant.AskEach}, nil
+		}
 	}
 	c := &Carry{w: w, puts: r.Put, uses: Carried{}, Grants: w.sentLocked(u.Host, now), values: map[string]*value{}}
 	for _, p := range r.Put {
@@ -224,10 +234,10 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 		if names(g, u.Host) {
 			w.open[u.Host]++
 			c.host = u.Host
-			return c, nil
+			return c, nil, nil
 		}
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // sentLocked returns the grants in force whose secrets a host may have received before, also from the sandbox's parent.
