@@ -199,6 +199,22 @@ func TestLive_RemovesFromHeaders(t *testing.T) {
 	}
 }
 
+// TestLive_RemovesFromNames checks that a value is found in the name of a header as package http writes it.
+func TestLive_RemovesFromNames(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{token, "sk-ant-0123456789abcdefghij", "0a1b2c3d4e5f60718293a4b5c6d7e8f9", strings.ToUpper(token)} {
+		live := known(Secret{"names", []byte(value), inside})
+		for _, name := range []string{value, "x-" + value, value + "-x", strings.ToLower(value), strings.ToUpper(value)} {
+			h, found := http.Header{"Other": {"b"}}, 0
+			h.Add(name, "a")
+			live.Header(h, func(string) { found++ })
+			if text := strings.ToLower(fmt.Sprint(h)); strings.Contains(text, strings.ToLower(value)) || found != 1 || len(h) != 2 {
+				t.Errorf("%s as %s: %v", value, name, h)
+			}
+		}
+	}
+}
+
 // TestLive_OverwritesValues checks that the values are gone from the memory of the Set.
 func TestLive_OverwritesValues(t *testing.T) {
 	t.Parallel()
