@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/grant"
 )
@@ -50,6 +51,9 @@ func IntoBody(body []byte, p grant.Put, value []byte) (out []byte, found bool, e
 	var begin, end int
 	var text, put string
 	if p.Site.In == grant.InJSON {
+		if !utf8.Valid(value) {
+			return nil, false, errors.New("its value is not in UTF-8, as JSON must be")
+		}
 		if begin, end, text, err = findJSON(body, p.Site.Pointer); err == nil {
 			put, err = quoted(string(value))
 		}
@@ -71,6 +75,9 @@ func findForm(form, name string) (begin, end int, text string, err error) {
 		value, verr := url.QueryUnescape(v)
 		if kerr != nil || verr != nil {
 			return 0, 0, "", errors.New("the escapes in the form are invalid")
+		}
+		if key == "_method" {
+			return 0, 0, "", errors.New("the form names another method in _method")
 		}
 		if key == name {
 			if end > 0 {
