@@ -23,7 +23,7 @@ import (
 func texts(value string) map[string]string {
 	quoted, _ := json.Marshal(value)
 	all := map[string]string{"raw": value, "json": string(quoted[1 : len(quoted)-1]), "hex": hex.EncodeToString([]byte(value)),
-		"HEX": strings.ToUpper(hex.EncodeToString([]byte(value))), "query": url.QueryEscape(value),
+		"bytes": fmt.Sprintf("% x", value), "BYTES": fmt.Sprintf("% X", value), "HEX": strings.ToUpper(hex.EncodeToString([]byte(value))), "query": url.QueryEscape(value),
 		"path": url.PathEscape(value), "basic": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + value))}
 	for at := range 3 {
 		for name, coding := range map[string]*base64.Encoding{"std": base64.StdEncoding, "url": base64.RawURLEncoding} {
@@ -64,6 +64,19 @@ func TestReader_RemovesEncodings(t *testing.T) {
 					t.Errorf("%s %s: %q of %q", name, split, got, text)
 				}
 			}
+		}
+	}
+}
+
+// TestReader_RemovesFromErrorsOfS3 checks the bytes of a canonical request, in which a session token is escaped.
+func TestReader_RemovesFromErrorsOfS3(t *testing.T) {
+	t.Parallel()
+	const session = "FwoGZXIvYXdzEJr//Xxq+0123456789abcdefgh=="
+	text := fmt.Sprintf("<CanonicalRequestBytes>% x</CanonicalRequestBytes>", "X-Amz-Security-Token="+url.QueryEscape(session)+"&")
+	got, err := io.ReadAll(known(Secret{"aws", []byte(session), inside}).Reader(strings.NewReader(text), func(string) {}))
+	for _, part := range []string{"FwoGZXIvYXdzEJr", "0123456789abcdefgh"} {
+		if err != nil || len(got) != len(text) || strings.Contains(string(got), fmt.Sprintf("% x", part)) {
+			t.Errorf("%s: %s, %v", part, got, err)
 		}
 	}
 }
