@@ -302,6 +302,23 @@ func TestRequest_Digest(t *testing.T) {
 	}
 }
 
+// TestRequest_TermsAreWords checks that no text of a project's file can look like another term, and that a directory
+// whose name is not text has its own digest.
+func TestRequest_TermsAreWords(t *testing.T) {
+	t.Parallel()
+	r := Request{Name: "g", Root: "/a\xff", Grant: given(t, "g", `{"hosts": ["a.example"], "paths": ["/x, /y  uses  1"], "query":
+		{"a b": "c  d, e"}, "sites": [{"in": "json", "pointer": "/a  uses  1", "methods": ["POST"], "paths": ["/p  for  1h"]}]}`)}
+	for _, term := range r.Terms() {
+		if text := strings.Replace(term.Value, " of POST /", "", 1); strings.ContainsAny(text, " ,") && term.What != "for" {
+			t.Errorf("%+v", term)
+		}
+	}
+	other := r
+	if other.Root = "/a\xfe"; other.Digest() == r.Digest() {
+		t.Error("two directories have one digest")
+	}
+}
+
 // TestRequest_Terms checks that the owner sees the whole request, and hosts that are not of the service it names.
 func TestRequest_Terms(t *testing.T) {
 	t.Parallel()
