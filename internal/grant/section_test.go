@@ -50,6 +50,12 @@ func TestMerge_Levels(t *testing.T) {
 				"ask: each, fork: none}}",
 			want: `{"github":{"ask":"each","for":"1h","fork":"none","hosts":["api.github.com"],"methods":["GET"],` +
 				`"paths":["/repos/acme/*"],"preset":"github","rate":"1/s","secret":"pat","uses":5}}`},
+		"and does not narrow what is required": {
+			user: "{corp: {mode: require, " + corp + "}}", project: "{corp: {paths: [/x]}}",
+			problem: "paths would let other requests have other credentials"},
+		"but the uses of it": {
+			user: "{corp: {mode: require, " + corp + "}}", project: "{corp: {uses: 5}}",
+			want: `{"corp":{"hosts":["api.corp.example"],"mode":"require","sites":[{"in":"bearer"}],"uses":5}}`},
 		"and does not widen": {
 			user: "{github: {methods: [GET], paths: [/repos/acme/*], for: 1h, uses: 5, rate: 1/s, ask: each}}",
 			project: "{github: {methods: [GET, POST], paths: [/repos/*], for: 8h, uses: 50, rate: 2/s, ask: never, " +
