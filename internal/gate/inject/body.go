@@ -19,6 +19,11 @@ func Fits(r *http.Request, s grant.Site) (bool, error) {
 	if r.Body == nil || r.Body == http.NoBody || len(types) == 0 {
 		return false, nil
 	}
+	for name := range r.Header { // which many servers read like - (RFC 3875, 4.1.18)
+		if low := strings.ToLower(name); low == "content_type" || low == "content_encoding" {
+			return false, errors.New("the request has header " + low)
+		}
+	}
 	if len(types) > 1 {
 		return false, errors.New("the request has several types of its body")
 	}

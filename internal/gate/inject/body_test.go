@@ -97,6 +97,13 @@ func TestFits(t *testing.T) {
 		if x.coding != "" {
 			r.Header.Set("Content-Encoding", x.coding)
 		}
+		if x.coding == "gzip" && x.fails {
+			r.Header = http.Header{"Content-Type": {x.kind}, "Content_encoding": {"gzip"}}
+			if _, err := Fits(r, site(t, x.site)); err == nil {
+				t.Errorf("%+v with an underscore fits", x)
+			}
+			r.Header = http.Header{"Content-Type": {x.kind}, "Content-Encoding": {"gzip"}}
+		}
 		if fits, err := Fits(r, site(t, x.site)); fits != x.fits || err != nil != x.fails {
 			t.Errorf("%+v: %v, %v", x, fits, err)
 		}
