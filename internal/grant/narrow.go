@@ -25,6 +25,9 @@ func (m *merger) narrow(name string, user, project policy.Said[policy.Secret]) {
 	}
 	n := narrower{merger: m, name: name, at: project.At, by: user.At}
 	n.same(mine.Item, theirs.Item, g)
+	if g.Mode == ModeRequire {
+		n.required(theirs.Item)
+	}
 	mine.Hosts = n.hosts(g, mine.Hosts, theirs.Hosts)
 	mine.Methods = n.lists("methods", mine.Methods, theirs.Methods, func(p, o string) bool { return p == o })
 	mine.Paths = n.lists("paths", mine.Paths, theirs.Paths, policy.PathWithin)
@@ -96,6 +99,20 @@ func (n *narrower) same(mine, theirs Item, g Grant) {
 	} {
 		if other.other {
 			n.note(n.at, "grant %s: %s has no effect, as the grant is given at %s", n.name, other.what, n.by)
+		}
+	}
+}
+
+// required refuses what would narrow the requests in which a grant is required: the others could have any credential.
+func (n *narrower) required(theirs Item) {
+	for _, narrow := range []struct {
+		what string
+		said bool
+	}{{"hosts", theirs.Hosts != nil}, {"methods", theirs.Methods != nil}, {"paths", theirs.Paths != nil},
+		{"for", theirs.For != ""}} {
+		if narrow.said {
+			n.fail("remove "+narrow.what, "%s would let other requests have other credentials, which mode require of %s refuses",
+				narrow.what, n.by)
 		}
 	}
 }

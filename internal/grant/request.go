@@ -33,7 +33,7 @@ func (r Request) Digest() string {
 		Root, Name, For string
 		Hosts           []string // Grant.Hosts is not in its JSON
 		Grant           Grant
-	}{1, r.Root, r.Name, r.For, patterns(r.Grant.Hosts), r.Grant})
+	}{1, strconv.Quote(r.Root), r.Name, r.For, patterns(r.Grant.Hosts), r.Grant})
 	if err != nil {
 		return "" // a Grant can always be marshaled; "" is no consent
 	}
@@ -67,12 +67,12 @@ func (r Request) Terms() (all []Term) {
 	if len(g.Deny) > 0 {
 		rest = "all but those that preset " + g.Preset + " refuses"
 	}
-	list("paths", g.Allow.Paths, rest)
+	list("paths", words(g.Allow.Paths), rest)
 	for _, key := range slices.Sorted(maps.Keys(g.Allow.Query)) {
-		say("query", key+"="+g.Allow.Query[key])
+		say("query", strings.Join(words([]string{key, g.Allow.Query[key]}), "="))
 	}
 	for _, s := range g.Sites {
-		say("site", s.String()+only(s.At))
+		say("site", strings.ReplaceAll(s.String(), " ", "%20")+only(s.At))
 	}
 	for _, k := range g.HostKeys {
 		say("host key", k.Fingerprint)
@@ -96,7 +96,15 @@ func only(at policy.Requests) string {
 	if at.Methods == nil && at.Paths == nil {
 		return ""
 	}
-	return " of " + strings.Join(append(slices.Clone(at.Methods), at.Paths...), " ")
+	return " of " + strings.Join(append(slices.Clone(at.Methods), words(at.Paths)...), " ")
+}
+
+// words returns texts without spaces and commas, which could look like other entries, or on a terminal like other lines.
+func words(all []string) (out []string) {
+	for _, s := range all {
+		out = append(out, strings.NewReplacer(" ", "%20", ",", "%2C").Replace(s))
+	}
+	return out
 }
 
 // foreign warns of hosts that the service that r is named after does not have; "" if there are none.

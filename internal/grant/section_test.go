@@ -50,6 +50,12 @@ func TestMerge_Levels(t *testing.T) {
 				"ask: each, fork: none}}",
 			want: `{"github":{"ask":"each","for":"1h","fork":"none","hosts":["api.github.com"],"methods":["GET"],` +
 				`"paths":["/repos/acme/*"],"preset":"github","rate":"1/s","secret":"pat","uses":5}}`},
+		"and does not narrow what is required": {
+			user: "{corp: {mode: require, " + corp + "}}", project: "{corp: {paths: [/x]}}",
+			problem: "paths would let other requests have other credentials"},
+		"but the uses of it": {
+			user: "{corp: {mode: require, " + corp + "}}", project: "{corp: {uses: 5}}",
+			want: `{"corp":{"hosts":["api.corp.example"],"mode":"require","sites":[{"in":"bearer"}],"uses":5}}`},
 		"and does not widen": {
 			user: "{github: {methods: [GET], paths: [/repos/acme/*], for: 1h, uses: 5, rate: 1/s, ask: each}}",
 			project: "{github: {methods: [GET, POST], paths: [/repos/*], for: 8h, uses: 50, rate: 2/s, ask: never, " +
@@ -299,6 +305,23 @@ func TestRequest_Digest(t *testing.T) {
 	}
 	if len(seen) != len(others)+2 {
 		t.Errorf("%d digests of %d requests", len(seen), len(others)+2)
+	}
+}
+
+// TestRequest_TermsAreWords checks that no text of a project's file can look like another term, and that a directory
+// whose name is not text has its own digest.
+func TestRequest_TermsAreWords(t *testing.T) {
+	t.Parallel()
+	r := Request{Name: "g", Root: "/a\xff", Grant: given(t, "g", `{"hosts": ["a.example"], "paths": ["/x, /y  uses  1"], "query":
+		{"a b": "c  d, e"}, "sites": [{"in": "json", "pointer": "/a  uses  1", "methods": ["POST"], "paths": ["/p  for  1h"]}]}`)}
+	for _, term := range r.Terms() {
+		if text := strings.Replace(term.Value, " of POST /", "", 1); strings.ContainsAny(text, " ,") && term.What != "for" {
+			t.Errorf("%+v", term)
+		}
+	}
+	other := r
+	if other.Root = "/a\xfe"; other.Digest() == r.Digest() {
+		t.Error("two directories have one digest")
 	}
 }
 

@@ -178,6 +178,57 @@ func TestValues_AreKeptForAMinute(t *testing.T) {
 	})
 }
 
+// TestValues_AreSearchedInStreams checks that an answer that began before the first use of a grant is searched until it
+// ends, with one copy of each value.
+func TestValues_AreSearchedInStreams(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &broker{value: token, until: time.Hour}
+		w := start(t, b, issued(t, nil))
+		stream, _, no := w.Decide(grant.Use{Host: host(t), Port: 443, TLS: true,
+			HTTP: policy.HTTPRequest{Method: "GET", Path: "/events"}}, nil)
+		if no != nil || stream == nil || len(stream.Grants) > 0 || stream.Fetch(t.Context(), host(t), "GET", "/") != nil {
+			t.Fatalf("%+v, %+v", stream, no)
+		}
+		for range 3 {
+			carry(t, w).Done()
+			time.Sleep(keepFor)
+			w.Sweep()
+		}
+		if !finds(w, token) || len(w.held) != 1 || b.gets != 3 {
+			t.Errorf("%d values are searched for, of %d", len(w.held), b.gets)
+		}
+		w.Drop("github")
+		b.value = newer
+		carry(t, w).Done()
+		if !finds(w, token) || !finds(w, newer) {
+			t.Error("an old value or the new one is not searched")
+		}
+		time.Sleep(keepFor)
+		stream.Done()
+		stream.Done()
+		if finds(w, token) || finds(w, newer) || len(w.held) != 0 || len(w.open) != 0 {
+			t.Error("the values are still known")
+		}
+	})
+}
+
+// TestInto_RefusesExpiredGrants checks that a request whose body arrives slowly does not leave after the end of its grant.
+func TestInto_RefusesExpiredGrants(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, &broker{value: token, until: time.Hour}, issued(t, func(i *grant.Item) { i.For = "8h" }))
+		c := carry(t, w)
+		defer c.Done()
+		if until := c.Grants["github"].Until; until.After(time.Now()) {
+			time.Sleep(time.Until(until))
+		}
+		if out := sent(t, c); !strings.Contains(out, "expired") {
+			t.Error("a request left after the end of its grant")
+		}
+	})
+}
+
 // TestDrop_EndsUseOfOldValue checks a rotation, also while the old value arrives.
 func TestDrop_EndsUseOfOldValue(t *testing.T) {
 	t.Parallel()
