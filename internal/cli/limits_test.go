@@ -156,13 +156,13 @@ func (w *web) tryOperation(doc *published, base, method, path string, op operati
 	}
 	res := w.do(method, where, string(b), append(header, "Content-Type", "application/json")...) //nolint:bodyclose // do sees to it
 	got, err := io.ReadAll(res.Body)
-	// The scene has nothing to redo, no TCP, a checkpoint of another log, no repository, and no broker.
+	// The scene has nothing to redo, no TCP, a checkpoint of another log, no repository, no broker, and another digest.
 	expected := map[string]int{"sending": http.StatusNotFound, "packLayer": http.StatusNotFound,
 		"sent": http.StatusNotFound, "receive": http.StatusNotFound, "showProposal": http.StatusNotFound,
 		"diffProposal":  http.StatusNotFound,
 		"patchProposal": http.StatusNotFound, "applyProposal": http.StatusNotFound, "propose": http.StatusBadRequest,
 		"rebase": http.StatusBadRequest, "redo": http.StatusNotFound, "previewPort": http.StatusNotImplemented,
-		"witnessLedger": http.StatusBadRequest, "gitApply": http.StatusBadRequest,
+		"witnessLedger": http.StatusBadRequest, "gitApply": http.StatusBadRequest, "consent": http.StatusBadRequest,
 		"giveGrant": http.StatusServiceUnavailable}[op.OperationID]
 	if err != nil || res.StatusCode >= 300 && res.StatusCode != expected {
 		w.t.Errorf("the example of %s: %d %s, %v", op.OperationID, res.StatusCode, got, err)

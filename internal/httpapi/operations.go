@@ -1,6 +1,9 @@
 package httpapi
 
-import "maps"
+import (
+	"maps"
+	"strings"
+)
 
 // about is the description of an operation beyond its summary: a sentence or two, and an example of a valid request,
 // if it has a body.
@@ -243,6 +246,13 @@ func aboutNet() map[string]about {
 				"hosts must be allowed by the network rules as well. A running sandbox that was started without grants " +
 				"and without grants_later must be stopped first.",
 			example: object{"secret": "github-pat", "preset": "github", "for": "8h"},
+		},
+		"consent": {
+			text: "The digests are those that the refusal of createSandbox names. A sandbox with these policy files then " +
+				"gets the grants.",
+			example: object{"policy": []any{object{"level": "project", "name": "/src/app/coppice.yaml",
+				"text": "version: 1\nsecrets: {github: {paths: [/repos/acme/*]}}\n"}},
+				"digests": []any{"sha256:" + strings.Repeat("0f", 32)}},
 		},
 		"revokeGrant": says("When the answer comes, no request carries the secret, and connections that used it are " +
 			"closed. Has no effect on a grant that is not live."),
