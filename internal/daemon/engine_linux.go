@@ -157,6 +157,7 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		Home: c.Home, DB: db, Layers: layers, Memory: images,
 		MemoryFacts: func() (map[string]string, error) { return box.MemoryFacts(c.Programs) }, BuildFacts: box.BuildFacts,
 		Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf,
+		MayGive: mayGive,
 		Drivers: drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		Broker: client.Dial(c.Home), BrokerSocket: filepath.Join(c.Home, client.LineSocket),
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,

@@ -309,6 +309,8 @@ type Config struct {
 	Logger       *slog.Logger
 	// Caller returns the client that makes a request, for the audit log; nil: no client is named.
 	Caller func(context.Context) string
+	// MayGive returns an error of kind Denied if the client may not give grants; nil: all may.
+	MayGive func(context.Context) error
 	Now    func() time.Time // nil: time.Now
 	Rand   io.Reader        // nil: crypto/rand
 	BootID string           // of the running kernel
@@ -420,6 +422,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	if c.Caller == nil {
 		c.Caller = func(context.Context) string { return "" }
+	}
+	if c.MayGive == nil {
+		c.MayGive = func(context.Context) error { return nil }
 	}
 	if c.HostPrint == nil {
 		c.HostPrint = func() string { return "" }
