@@ -25,7 +25,7 @@ type GrantSpec struct {
 	For  string   `json:"for,omitempty"`  // duration, such as 8h; default: no end
 	Uses int64    `json:"uses,omitempty"` // number of requests that may carry the secret; 0 is unlimited
 	Rate string   `json:"rate,omitempty"` // the same for a time, such as 10/s
-	// which requests that would carry the secret wait for approval: "never" or "", "first" (the first to each host), "each"
+	// which requests with the secret wait for approval: "never" or "", "first" (the first to each host), or "each"
 	Ask string `json:"ask,omitempty"`
 	// whether forks get the grant: "none" or "", or "reissue" (with another placeholder)
 	Fork     string `json:"fork,omitempty"`

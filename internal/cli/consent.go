@@ -217,8 +217,8 @@ func unreachable(p policy.Policy, rule string) string {
 	return ""
 }
 
-// askConsent asks at a terminal for the consents that a new sandbox requires. Without a terminal the daemon refuses what
-// the owner has not consented to.
+// askConsent asks at a terminal for the consents that a new sandbox requires. Without a terminal the daemon refuses
+// what the owner has not consented to.
 func (a *app) askConsent(ctx context.Context, c *client.Client, req *wire.CreateRequest) error {
 	isProject := func(f wire.PolicyFile) bool { return f.Level == wire.PolicyProject }
 	if !a.interactive() || !slices.ContainsFunc(req.Policy, isProject) {

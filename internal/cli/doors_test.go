@@ -257,14 +257,6 @@ func TestOperations_RequireAuthorization(t *testing.T) {
 			}
 		}
 	}
-	// Nor does a token that may create sandboxes give them secrets.
-	for _, more := range []string{`"grants":{"g":{"secret":"s","hosts":["evil.example"],"sites":[{"in":"bearer"}]}}`,
-		`"policy":[{"level":"user","name":"/p","text":"version: 1\nsecrets: {g: {hosts: [evil.example], sites: [{in: bearer}]}}"}]`} {
-		code, text := d.text(request{method: "POST", path: "/v1/sandboxes", token: operate, body: `{"name":"c",` + more + `}`})
-		if code != 403 || !strings.Contains(text, "scope admin is required") {
-			t.Errorf("a sandbox with a secret: %d %s", code, text)
-		}
-	}
 	after, err := d.client.Status(t.Context(), "a")
 	if err != nil || after.Sandbox.Head != before.Sandbox.Head || after.Snapshots != before.Snapshots {
 		t.Errorf("a refused operation had an effect: %+v, %v", after, err)

@@ -81,7 +81,10 @@ func (a *app) completeSSH(ctx context.Context, g *granting) error {
 			if err != nil {
 				return err
 			}
-			keys := knownKeys(b, i.Hosts, ports)
+			keys, err := sharedKeys(b, i.Hosts, ports)
+			if err != nil {
+				return err
+			}
 			if len(keys) == 0 {
 				return fault.New(fault.Invalid, "stdin has no key of %s", strings.Join(i.Hosts, ", ")).
 					WithHint("as in: ssh-keyscan HOST | coppice grant NAME GRANT --host HOST --host-key -")
@@ -143,7 +146,25 @@ func userHostKeys(hosts []string, ports []uint16) ([]string, error) {
 					"ssh-keyscan %[1]s | coppice grant NAME GRANT --host %[1]s --host-key -", h)
 		}
 	}
-	return knownKeys(all, hosts, ports), nil
+	return sharedKeys(all, hosts, ports)
+}
+
+// sharedKeys returns the keys in text that all hosts have at all ports, or an error if there are none: with a key of
+// only one of them, that one could pass for another.
+func sharedKeys(text []byte, hosts []string, ports []uint16) ([]string, error) {
+	all := knownKeys(text, hosts, ports)
+	shared := slices.Clone(all)
+	for _, h := range hosts {
+		for _, p := range ports {
+			has := knownKeys(text, []string{h}, []uint16{p})
+			shared = slices.DeleteFunc(shared, func(k string) bool { return !slices.Contains(has, k) })
+		}
+	}
+	if len(all) > 0 && len(shared) == 0 {
+		return nil, fault.New(fault.Invalid, "the hosts %s have different keys", strings.Join(hosts, ", ")).
+			WithHint("give a grant for each host and port")
+	}
+	return shared, nil
 }
 
 func readKnownHosts(r io.Reader) ([]byte, error) {
@@ -173,9 +194,9 @@ func knownKeys(text []byte, hosts []string, ports []uint16) (keys []string) {
 		}
 		for _, h := range hosts {
 			for _, p := range ports {
-				name := h
+				name := strings.ToLower(h)
 				if p != 22 {
-					name = "[" + h + "]:" + strconv.Itoa(int(p))
+					name = "[" + name + "]:" + strconv.Itoa(int(p))
 				}
 				switch {
 				case !knownAs(words[0], name):

@@ -36,3 +36,27 @@ func TestKnownKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedKeys checks that one of several hosts cannot pass for another.
+func TestSharedKeys(t *testing.T) {
+	t.Parallel()
+	const (
+		a = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+		b = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAB"
+	)
+	for _, x := range []struct {
+		text  string
+		ports []uint16
+		want  []string
+	}{
+		{"a.example,b.example " + a + "\nb.example " + b, []uint16{22}, []string{a}},
+		{"a.example " + a + "\nb.example " + b, []uint16{22}, nil},
+		{"a.example,b.example " + a + "\n[a.example]:2222,[b.example]:2222 " + b, []uint16{22, 2222}, nil},
+		{"*.example " + a + "\n@revoked B.example " + a, []uint16{22}, nil},
+	} {
+		got, err := sharedKeys([]byte(x.text), []string{"A.example", "B.Example"}, x.ports)
+		if !slices.Equal(got, x.want) || (err == nil) != (x.want != nil || len(knownKeys([]byte(x.text), []string{"a.example", "b.example"}, x.ports)) == 0) {
+			t.Errorf("%q: %q, %v", x.text, got, err)
+		}
+	}
+}

@@ -28,9 +28,6 @@ func openLedger(dir string, log *slog.Logger) (*ledger.Ledger, error) {
 	return l, nil
 }
 
-// mayGive returns an error if the caller of a request may not give grants: a sandbox can be created with some.
-func mayGive(ctx context.Context) error { return auth.From(ctx).Allows(auth.Admin) }
-
 // callerOf describes the caller of a request.
 func callerOf(ctx context.Context) string {
 	if audit.Inside(ctx) {

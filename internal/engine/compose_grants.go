@@ -22,9 +22,9 @@ func newGrants(e *Engine) *grants.Grants {
 	return grants.New(grants.Config{
 		Sandboxes: grantsCore{e}, Store: e.DB, Broker: e.Broker, Recorder: e.Book, Socket: e.BrokerSocket,
 		Key: e.DB.Derive("placeholders"), Rand: e.Rand, Now: e.Now, Log: e.Logger,
-		Caller:  func(ctx context.Context) string { return e.Caller(ctx) },
-		MayGive: func(ctx context.Context) error { return e.MayGive(ctx) },
-		Clean:   func(text string) string { return e.cleaners.Formats().RecordText(text) },
+		Caller:   func(ctx context.Context) string { return e.Caller(ctx) },
+		MayGrant: func(ctx context.Context) error { return e.MayGrant(ctx) },
+		Clean:    func(text string) string { return e.cleaners.Formats().RecordText(text) },
 	})
 }
 
@@ -60,14 +60,19 @@ func (s grantsHeld) Box() grants.Box {
 // Unlock implements grants.Held.
 func (s grantsHeld) Unlock() { s.h.unlock(s.e) }
 
-// createGranted is Engine.Create for a request that may have grants, in its policy as well: make creates the sandbox. If
-// a grant cannot be given, the sandbox is removed, unless the grant is optional.
+// createGranted is Engine.Create for a request that may have grants, in its policy as well: make creates the sandbox.
+// If a grant cannot be given, the sandbox is removed, unless the grant is optional.
 func createGranted(
 	ctx context.Context, e *Engine, req *wire.CreateRequest, make func() (wire.Sandbox, error),
 ) (wire.Sandbox, error) {
 	section, err := policies.Secrets(req.Policy)
 	if err != nil {
 		return wire.Sandbox{}, err
+	}
+	if len(req.Grants)+len(section.Given) > len(section.Requested) { // to requests, the owner consents
+		if err := e.MayGrant(ctx); err != nil {
+			return wire.Sandbox{}, fault.Wrap(err, "create a sandbox with grants")
+		}
 	}
 	want, err := e.Grants.Wanted(ctx, section, req.Grants)
 	if err != nil {

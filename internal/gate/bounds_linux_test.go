@@ -21,10 +21,10 @@ import (
 func TestBounds_AreThoseOfTheTable(t *testing.T) {
 	t.Parallel()
 	want := Bounds{
-		Conns: limit.GateConns, Opening: limit.GateOpening, Inspect: limit.GateInspected, Flows: limit.GateFlows,
-		PerSec: limit.GateDials,
-		Idle:   time.Hour, UDPIdle: time.Minute, Dial: 15 * time.Second, Hello: 15 * time.Second,
-		Bodies: limit.HeldBodies, Ask: 55 * time.Second, Questions: limit.GateQuestions, Waiting: limit.GateWaiting,
+		Conns: limit.GateConns, Opening: limit.GateOpening, Inspect: limit.GateInspected,
+		Logins: limit.GateLogins, Flows: limit.GateFlows, PerSec: limit.GateDials,
+		Idle: time.Hour, UDPIdle: time.Minute, Dial: 15 * time.Second, Hello: 15 * time.Second,
+		Ask: 55 * time.Second, Questions: limit.GateQuestions, Waiting: limit.GateWaiting, Bodies: limit.HeldBodies,
 	}
 	if got := (Bounds{}).withDefaults(); got != want {
 		t.Errorf("%+v", got)

@@ -324,10 +324,7 @@ func (g *Gate) accept(ctx context.Context, r *tcp.ForwarderRequest) (*gonet.TCPC
 // carry reads the ClientHello, if one is required, copies in both directions until the end, and reports the byte
 // counts.
 func (g *Gate) carry(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
-	by := rl.plain()
-	if f.ssh {
-		by = g.sshNames(f.to.Port(), rl)[0]
-	}
+	by := g.opening(f, rl)
 	f.by.Store(&by)
 	f.moved.Store(g.now().UnixNano())
 	f.large = g.size(f.ep)

@@ -62,6 +62,7 @@ type Bounds struct {
 	Conns   int           // concurrent TCP connections
 	Opening int           // of these, in the handshake
 	Inspect int           // of these, with inspected requests
+	Logins  int           // of these, over SSH that the gate ends
 	Flows   int           // concurrent UDP flows
 	PerSec  int           // connections and flows dialled per second; further ones wait
 	Idle    time.Duration // idle time after which a connection is closed
@@ -89,6 +90,7 @@ func (b Bounds) withDefaults() Bounds {
 	number(&b.Conns, limit.GateConns)
 	number(&b.Opening, limit.GateOpening)
 	number(&b.Inspect, limit.GateInspected)
+	number(&b.Logins, limit.GateLogins)
 	number(&b.Flows, limit.GateFlows)
 	number(&b.PerSec, limit.GateDials)
 	duration(&b.Idle, limit.GateIdleSeconds*time.Second)
@@ -130,6 +132,7 @@ type Gate struct {
 	tokens   tokens
 	wallet   *wallet.Wallet
 	bodies   *semaphore.Weighted // bytes of request bodies that are held for their secrets
+	logins   *semaphore.Weighted // connections over SSH that the gate ends
 	desk     *desk
 	names    *resolver
 	stack    *stack.Stack
@@ -215,6 +218,7 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 		g.wallet = wallet.New(g.now)
 	}
 	g.bodies = semaphore.NewWeighted(int64(g.bounds.Bodies))
+	g.logins = semaphore.NewWeighted(int64(g.bounds.Logins))
 	g.SetPolicy(o.Policy)
 	g.names = newResolver(g.current, g.pins, g.journal, g.desk, o.Lookup, g.now)
 	g.names.tokens = g.tokens
@@ -315,6 +319,7 @@ func (g *Gate) tick(ctx context.Context) {
 		g.journal.sweep(now)
 		g.desk.sweep(now)
 		g.reportDropped(0)
+		g.endLogins()
 		g.sweepFlows()
 		g.sweepLingering(false)
 		g.wallet.Sweep()

@@ -305,7 +305,7 @@ func (x *exchange) decide(ctx context.Context, q inspect.Request) *inspect.Denia
 	}
 	e := x.event
 	e.Kind = KindRequest
-	if !x.record(e) {
+	if !x.record(ctx, e) {
 		x.uncharge()
 		return &inspect.Denial{Status: http.StatusServiceUnavailable,
 			Reason: "the request could not be written to the journal"}

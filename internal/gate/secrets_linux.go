@@ -75,8 +75,8 @@ const (
 	recordPatience = 5 * time.Second
 )
 
-// charge decides which secrets a request carries, counts their uses, and gets their values and those that the answer may
-// have. It waits for the approval of the owner, if a grant requires that.
+// charge decides which secrets a request carries, counts their uses, and gets their values and those that the answer
+// may have. It waits for the approval of the owner, if a grant requires that.
 func (x *exchange) charge(ctx context.Context, q inspect.Request) *inspect.Denial {
 	use := grant.Use{Host: q.Host, Port: x.to.Port(), TLS: x.hello.Load() != nil, HTTP: q.HTTPRequest, Header: q.Header}
 	approved := wallet.Carried{}
@@ -108,7 +108,7 @@ func (x *exchange) charge(ctx context.Context, q inspect.Request) *inspect.Denia
 		}
 		carry.Cancel()
 	}
-	fetching, cancel := context.WithTimeout(context.Background(), fetchPatience)
+	fetching, cancel := context.WithTimeout(ctx, fetchPatience)
 	defer cancel()
 	err := x.carry.Fetch(fetching, q.Host, q.Method, q.Path)
 	if err == nil {
@@ -168,14 +168,14 @@ func (x *exchange) uncharge() {
 
 // record reports that a request will be forwarded. If it carries a secret, the report has been received when record
 // returns true, so that a gate that is killed cannot forget a use.
-func (x *exchange) record(e Event) bool {
+func (x *exchange) record(ctx context.Context, e Event) bool {
 	if !x.journal.emit(e) {
 		return false
 	}
 	if len(e.Grants) == 0 {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordPatience)
 	defer cancel()
 	return x.journal.settle(ctx)
 }

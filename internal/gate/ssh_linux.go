@@ -38,16 +38,42 @@ func (g *Gate) sshNames(port uint16, r ruling) (all []named) {
 	return all
 }
 
+// opening returns the name that allows a new connection. If a grant for SSH has changed since the connection was
+// decided, there may be none for which there is one: recheck then cuts it.
+func (g *Gate) opening(f *flow, rl ruling) named {
+	if all := g.sshNames(f.to.Port(), rl); f.ssh && len(all) > 0 {
+		return all[0]
+	}
+	return rl.plain()
+}
+
+// endLogins cuts connections over SSH whose grant has expired: a command of git may answer requests without end.
+func (g *Gate) endLogins() {
+	now := g.now()
+	g.cutIf(func(f *flow) string {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for name, one := range f.carried {
+			if f.ssh && !one.Until.IsZero() && !now.Before(one.Until) {
+				return "grant " + name + " has expired"
+			}
+		}
+		return ""
+	})
+}
+
+const tooManyLogins = "the sandbox has too many connections that use grants"
+
 // ssh serves a connection, until it ends.
 func (g *Gate) ssh(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
 	f.charge(g.spent.of(f.by.Load().Limits))
 	j := &sshJudge{Gate: g, flow: f}
-	if !g.look() {
-		f.cut(tooManyLooked)
-		j.Refused(tooManyLooked)
+	if !g.logins.TryAcquire(1) {
+		f.cut(tooManyLogins)
+		j.Refused(tooManyLogins)
 		return
 	}
-	defer g.lookAway()
+	defer g.logins.Release(1)
 	names := []string{f.to.Addr().String()}
 	for _, n := range rl.byName {
 		names = append(names, n.name.String())

@@ -99,7 +99,7 @@ func only(at policy.Requests) string {
 	return " of " + strings.Join(append(slices.Clone(at.Methods), words(at.Paths)...), " ")
 }
 
-// words returns texts without spaces and commas, which could look like other entries, or on a terminal like other lines.
+// words returns texts without spaces and commas, which could look like other entries, or like other lines.
 func words(all []string) (out []string) {
 	for _, s := range all {
 		out = append(out, strings.NewReplacer(" ", "%20", ",", "%2C").Replace(s))

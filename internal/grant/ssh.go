@@ -98,14 +98,16 @@ func ParseHostKey(text string) (HostKey, error) {
 	no := fault.New(fault.Invalid, "invalid host key %.60q", text).
 		WithHint("use a fingerprint SHA256:..., or a key such as ssh-ed25519 AAAA...: ssh-keyscan HOST")
 	if sum, ok := strings.CutPrefix(text, "SHA256:"); ok {
-		if b, err := base64.RawStdEncoding.DecodeString(sum); err != nil || len(b) != sha256.Size {
+		b, err := base64.RawStdEncoding.DecodeString(sum)
+		if err != nil || len(b) != sha256.Size || base64.RawStdEncoding.EncodeToString(b) != sum {
 			return HostKey{}, no
 		}
 		return HostKey{Fingerprint: text}, nil
 	}
 	kind, coded, ok := strings.Cut(text, " ")
 	blob, err := base64.StdEncoding.DecodeString(coded)
-	if !ok || err != nil || !slices.Contains(hostKeyTypes[:], kind) || len(blob) < 4+len(kind) ||
+	if !ok || err != nil || base64.StdEncoding.EncodeToString(blob) != coded || // it ignores line breaks
+		!slices.Contains(hostKeyTypes[:], kind) || len(blob) < 4+len(kind) ||
 		binary.BigEndian.Uint32(blob) != uint32(len(kind)) || !bytes.HasPrefix(blob[4:], []byte(kind)) {
 		return HostKey{}, no
 	}

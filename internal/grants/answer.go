@@ -23,7 +23,7 @@ func (c *Grants) AnswerGrants(
 	ctx context.Context, name string, places []string, allow bool,
 ) ([]wire.NetQuestion, error) {
 	if allow {
-		if err := c.config.MayGive(ctx); err != nil {
+		if err := c.config.MayGrant(ctx); err != nil {
 			return nil, fault.Wrap(err, "approve the use of a secret")
 		}
 	}

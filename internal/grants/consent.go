@@ -150,16 +150,10 @@ func Omitted(name string, why error) string {
 }
 
 // Wanted returns the grants of a new sandbox: specs, and those of its policy, in which specs replace grants of the same
-// name. It refuses what a project's file requests without the consent of the owner, other grants if the caller may not
-// give any, and what no gate can do.
+// name. It refuses what a project's file requests without the consent of the owner, and what no gate can do.
 func (c *Grants) Wanted(
 	ctx context.Context, section grant.Section, specs map[string]wire.GrantSpec,
 ) (w Wanted, err error) {
-	if len(specs) > 0 || len(section.Given) > len(section.Requested) {
-		if err := c.config.MayGive(ctx); err != nil {
-			return w, fault.Wrap(err, "give grants to the sandbox")
-		}
-	}
 	w = Wanted{Specs: map[string]wire.GrantSpec{}, Optional: map[string]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		spec := specs[name]

@@ -101,41 +101,16 @@ func TestConsent_BindsTheRequest(t *testing.T) {
 	}
 }
 
-// TestWanted_RequiresTheRightToGive checks that a caller who may not give grants cannot do so by creating a sandbox, and
-// may create one with what the owner has consented to.
-func TestWanted_RequiresTheRightToGive(t *testing.T) {
+// TestAnswerGrants_RequiresTheRightToGive checks that a caller who may not give grants can deny their use, not approve it.
+func TestAnswerGrants_RequiresTheRightToGive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	asks := section(t, project("/src/app", "{github: {uses: 5}}"))
-	files := project("/src/app", "{github: {uses: 5}}")
-	if _, err := w.Consent(t.Context(), wire.ConsentRequest{Policy: files, Digests: []string{asks.Requested[0].Digest()}}); err != nil {
-		t.Fatal(err)
-	}
-	w.mayErr = fault.New(fault.Denied, "scope admin is required")
-	mine := section(t, []wire.PolicyFile{{Level: wire.PolicyUser, Name: "/home/me/coppice.yaml",
-		Text: "version: 1\nsecrets: {npm: {optional: true}}\n"}})
-	spec := map[string]wire.GrantSpec{"github": {Hosts: []string{"evil.example"}}}
-	for what, try := range map[string]func() (Wanted, error){
-		"a request":          func() (Wanted, error) { return w.Wanted(t.Context(), grant.Section{}, spec) },
-		"an owner's file":    func() (Wanted, error) { return w.Wanted(t.Context(), mine, nil) },
-		"besides a consent":  func() (Wanted, error) { return w.Wanted(t.Context(), asks, map[string]wire.GrantSpec{"npm": {}}) },
-		"instead of consent": func() (Wanted, error) { return w.Wanted(t.Context(), asks, spec) },
-	} {
-		if got, err := try(); !fault.Is(err, fault.Denied) || len(got.Specs) > 0 {
-			t.Errorf("%s: %+v, %v", what, got, err)
-		}
-	}
 	w.add("box", "supervised", true)
+	w.mayErr = fault.New(fault.Denied, "scope admin is required")
 	for allow, want := range map[bool]fault.Kind{true: fault.Denied, false: fault.NotFound} {
 		if _, err := w.AnswerGrants(t.Context(), "box", []string{wire.GrantQuestion + "1"}, allow); !fault.Is(err, want) {
 			t.Errorf("an answer, %v: %v", allow, err)
 		}
-	}
-	if got, err := w.Wanted(t.Context(), asks, nil); err != nil || got.Specs["github"].Uses != 5 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if _, err := w.Wanted(t.Context(), grant.Section{}, nil); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -158,7 +133,9 @@ func TestWanted_OptionalAndFlags(t *testing.T) {
 	if _, ok := got.Specs["gitlab"]; ok {
 		t.Error("a request without a consent is given")
 	}
-	w.db.SetSetting(t.Context(), consentsKey, "{") //nolint:errcheck // the next call shows it
+	if err := w.db.SetSetting(t.Context(), consentsKey, "{"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := w.Wanted(t.Context(), both, nil); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("with damaged consents: %v", err)
 	}

@@ -4,10 +4,12 @@ package limit
 // noted otherwise.
 const (
 	// GateConns is the maximum number of TCP connections, GateOpening of those in the handshake, and GateInspected of
-	// those whose requests are inspected: each of these may hold hundreds of times as much memory as another.
+	// those whose requests are inspected: each of these may hold hundreds of times as much memory as another. GateLogins
+	// is that of those over SSH that the gate ends, with windows of megabytes in both directions.
 	GateConns     = 512
 	GateOpening   = 128
 	GateInspected = 128
+	GateLogins    = 32
 	// GateFlows is the maximum number of UDP flows.
 	GateFlows = 128
 	// GateDials is the maximum number of connections and flows dialled per second, with bursts of twice as many: the
@@ -103,6 +105,8 @@ func gate() area {
 		{"TCP connections", GateConns, "connections", denied, conns},
 		{"TCP connections whose requests are inspected", GateInspected, "connections", denied,
 			here + "inspect_linux_test.go TestInspection_BoundsConnections" + lowered},
+		{"TCP connections over SSH that use grants", GateLogins, "connections", denied,
+			here + "ssh_linux_test.go TestGrants_SSHIsBounded" + lowered},
 		{"TCP connections that are being opened", GateOpening, "connections",
 			"further ones are dropped; the sandbox's kernel tries again", defaults + "TestOpening_IsBounded" + lowered},
 		{"flows of datagrams", GateFlows, "flows", denied, flows},

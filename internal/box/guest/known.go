@@ -47,20 +47,25 @@ func withKnownHosts(have, line []byte) []byte {
 	all := bytes.Clone(line)
 	for one := range bytes.Lines(have) {
 		words := bytes.Fields(one)
-		if len(words) >= 3 && isKeyType(words[1:3]) && !bytes.Equal(one, line) {
+		if isKnownHost(words) && !bytes.Equal(one, line) {
 			all = append(append(all, bytes.Join(words, []byte(" "))...), '\n')
 		}
 	}
 	return all
 }
 
-// isKeyType reports whether one of words, the second and third of a line, is the type of a key.
-func isKeyType(words [][]byte) bool {
-	for _, w := range words {
-		for _, prefix := range []string{"ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-"} {
-			if bytes.HasPrefix(w, []byte(prefix)) {
-				return true
-			}
+// isKnownHost reports whether words are a line of known_hosts: perhaps a marker, then hosts, the type of a key, and the
+// key.
+func isKnownHost(words [][]byte) bool {
+	if len(words) > 0 && bytes.HasPrefix(words[0], []byte("@")) {
+		words = words[1:]
+	}
+	if len(words) < 3 {
+		return false
+	}
+	for _, prefix := range []string{"ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-"} {
+		if bytes.HasPrefix(words[1], []byte(prefix)) {
+			return true
 		}
 	}
 	return false
@@ -70,6 +75,7 @@ func isKeyType(words [][]byte) bool {
 // nothing is copied, if have names such files itself, or has a line that is not one of ssh_config(5).
 func withSSHConfig(have []byte) []byte {
 	all := []byte(sshSetting + " " + strings.Join(sshKnown, " ") + " " + plan.SSHHosts + "\n")
+	known := sshSettings()
 	for one := range bytes.Lines(have) {
 		line := bytes.TrimSpace(one)
 		if len(line) == 0 || line[0] == '#' {
@@ -77,7 +83,7 @@ func withSSHConfig(have []byte) []byte {
 		}
 		word, _, _ := strings.Cut(strings.ReplaceAll(strings.ReplaceAll(string(line), "=", " "), "\t", " "), " ")
 		word = strings.ToLower(word)
-		if word == strings.ToLower(sshSetting) || !sshSettings()[word] {
+		if word == strings.ToLower(sshSetting) || !known[word] {
 			return nil
 		}
 		all = append(append(all, line...), '\n')

@@ -9,15 +9,18 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"strings"
 	"testing"
 
+	"github.com/coppice-dev/coppice/internal/limit"
 	"github.com/coppice-dev/coppice/internal/plan"
 )
 
 func TestWithKnownHosts_CopiesHostsOnly(t *testing.T) {
 	t.Parallel()
 	const have = "# comment\na.example ssh-ed25519 AAAA note\nroot:$6$salt$hash:19000:0:99999:7:::\n" +
-		"@revoked * ssh-rsa BBBB\n-----BEGIN PRIVATE KEY-----\nMIIB\nus\n"
+		"@revoked * ssh-rsa BBBB\n-----BEGIN PRIVATE KEY-----\nMIIB\nus\n" +
+		"my password ssh-secret\na ssh-rsa\n@revoked a b ssh-rsa\n"
 	const line = "@cert-authority * ecdsa-sha2-nistp256 CCCC coppice-gate\n"
 	const want = line + "a.example ssh-ed25519 AAAA note\n@revoked * ssh-rsa BBBB\n"
 	if got := string(withKnownHosts([]byte(have), []byte(line))); got != want {
@@ -42,6 +45,15 @@ func TestWithSSHConfig(t *testing.T) {
 		if got := withSSHConfig([]byte(other)); got != nil {
 			t.Errorf("%q: %q", other, got)
 		}
+	}
+}
+
+// TestWithSSHConfig_Large has the largest file that a sandbox can plant: the start must not wait for it.
+func TestWithSSHConfig_Large(t *testing.T) {
+	const lines = limit.TrustStoreBytes / 4
+	large := []byte(strings.Repeat("tag\n", lines))
+	if n := testing.AllocsPerRun(1, func() { withSSHConfig(large) }); n > 5*lines {
+		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -40,9 +40,9 @@ type Denial struct {
 // Error returns the reason.
 func (d *Denial) Error() string { return d.Reason }
 
-// Judge decides about requests and records their results. Its methods, and those of an Exchange, are called from several
-// goroutines, and must not wait for the sandbox or the network; but Begin may wait for the values of secrets and for the
-// owner's approval, and Fill for the body.
+// Judge decides about requests and records their results. Its methods, and those of an Exchange, are called from
+// several goroutines, and must not wait for the sandbox or the network; but Begin may wait for the values of secrets
+// and for the owner's approval, and Fill for the body.
 type Judge interface {
 	// Begin decides about a request before any of it is forwarded. It returns an Exchange, or a Denial, which it has
 	// recorded. ctx ends with the connection at the latest.

@@ -241,8 +241,8 @@ func one(h http.Header, name string) (string, error) {
 }
 
 // parameters are those of a signature in a query.
-var parameters = [...]string{"X-Amz-Algorithm", "X-Amz-Content-Sha256", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires",
-	tokenName, "X-Amz-Signature", "X-Amz-SignedHeaders"}
+var parameters = [...]string{"X-Amz-Algorithm", "X-Amz-Content-Sha256", "X-Amz-Credential", "X-Amz-Date",
+	"X-Amz-Expires", tokenName, "X-Amz-Signature", "X-Amz-SignedHeaders"}
 
 // presigned returns the parameters of a query for signatures, and whether it has a signature. One that is there twice,
 // that has other letters in upper case, as some stores read it, or that cannot be decoded, is invalid text.

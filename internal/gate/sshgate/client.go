@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -32,23 +33,32 @@ func (s *server) exec(ctx context.Context, ch ssh.Channel, command, protocol str
 	defer func() { session.End(status) }()
 	out, err := s.login(ctx, session)
 	if err != nil {
-		session.Fail(err.Error())
+		s.fail(session, err)
 		s.refuse(ch, Denial{err.Error(), fault.HintOf(err)})
 		return
 	}
 	defer out.close()
 	text := ""
 	if status, err = out.run(session, ch, protocol); err != nil {
+		s.fail(session, err)
 		text = "coppice: " + err.Error() + "\n"
-		session.Fail(err.Error())
 	}
 	s.leave(ch, text, status)
 }
 
+// fail records why a command failed.
+func (s *server) fail(session Session, err error) {
+	if s.left.Load() {
+		err = errLeft
+	}
+	session.Fail(err.Error())
+}
+
 // outside is a connection to a server, after the login.
 type outside struct {
-	conn ssh.Conn
-	work sync.WaitGroup
+	conn         ssh.Conn
+	inside, lean *lean // the connection of the client, and that of conn
+	work         sync.WaitGroup
 }
 
 // login connects to the server, checks its key, and logs in. Its errors are for the person inside.
@@ -60,28 +70,32 @@ func (s *server) login(ctx context.Context, session Session) (*outside, error) {
 		return nil, err
 	}
 	pins := session.HostKeys()
-	var wrong error
+	var wrong atomic.Pointer[error] // the server exchanges keys when it likes, also while this function returns
 	config := &ssh.ClientConfig{
 		User: session.User(), Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, ClientVersion: version,
 		HostKeyAlgorithms: algorithms(pins),
 		HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
-			wrong = checkHost(pins, k.Marshal())
-			return wrong
+			err := checkHost(pins, k.Marshal())
+			if err != nil {
+				wrong.Store(&err)
+			}
+			return err
 		},
 	}
 	if err := s.Outside.SetDeadline(time.Now().Add(s.Patience)); err != nil {
 		return nil, errGone
 	}
-	conn, chans, reqs, err := ssh.NewClientConn(s.Outside, "", config)
-	switch {
-	case wrong != nil:
-		return nil, wrong
-	case key.err != nil:
+	lean := &lean{Conn: s.Outside}
+	conn, chans, reqs, err := ssh.NewClientConn(lean, "", config)
+	switch no := wrong.Load(); {
+	case err != nil && no != nil:
+		return nil, *no
+	case err != nil && key.err != nil:
 		return nil, key.err
-	case err != nil:
-		return nil, fmt.Errorf("the server did not let the gate log in: %w", err)
+	case err != nil: // the text is from a server that may be another
+		return nil, fmt.Errorf("the server did not let the gate log in: %.500s", err.Error())
 	}
-	o := &outside{conn: conn}
+	o := &outside{conn: conn, inside: s.inside, lean: lean}
 	o.work.Go(func() {
 		for one := range chans {
 			_ = one.Reject(ssh.Prohibited, "") // the connection has ended otherwise
@@ -95,10 +109,13 @@ func (s *server) login(ctx context.Context, session Session) (*outside, error) {
 	return o, nil
 }
 
-var errGone = errors.New("the server ended the connection")
+var (
+	errGone = errors.New("the server ended the connection")
+	errLeft = errors.New("the client left before the command ended")
+)
 
 func (o *outside) close() {
-	o.conn.Close()
+	_ = o.conn.Close()
 	o.work.Wait()
 }
 
@@ -194,12 +211,12 @@ func (o *outside) run(session Session, ch ssh.Channel, protocol string) (uint32,
 		return statusLost, errors.New("the server refused the command")
 	}
 	o.work.Go(func() {
-		pass(out, ch, session.Sent)
+		o.inside.pass(out, ch, session.Sent)
 		_ = out.CloseWrite()
 	})
 	var back sync.WaitGroup
-	back.Go(func() { pass(ch, out, session.Got) })
-	back.Go(func() { pass(ch.Stderr(), out.Stderr(), session.Got) })
+	back.Go(func() { o.lean.pass(ch, out, session.Got) })
+	back.Go(func() { o.lean.pass(ch.Stderr(), out.Stderr(), session.Got) })
 	back.Wait()
 	code := <-status
 	if code == statusLost {
@@ -221,23 +238,4 @@ func exitStatus(reqs <-chan *ssh.Request) uint32 {
 		}
 	}
 	return code
-}
-
-// pass copies until the end, as long as see allows it.
-func pass(to io.Writer, from io.Reader, see func([]byte) error) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if see(buf[:n]) != nil {
-				return
-			}
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
 }

@@ -6,9 +6,11 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"net"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -68,8 +70,10 @@ type Session interface {
 // server is one connection.
 type server struct {
 	Options
-	user string
-	work sync.WaitGroup
+	user   string
+	inside *lean
+	left   atomic.Bool // the client has left
+	work   sync.WaitGroup
 }
 
 // Serve serves a connection until it ends, which Judge or the caller may bring about by closing Inside and Outside. It
@@ -77,7 +81,7 @@ type server struct {
 func Serve(ctx context.Context, o Options) error {
 	defer o.Outside.Close()
 	defer o.Inside.Close()
-	s := &server{Options: o}
+	s := &server{Options: o, inside: &lean{Conn: o.Inside}}
 	config, err := o.config()
 	if err != nil {
 		return err
@@ -85,15 +89,22 @@ func Serve(ctx context.Context, o Options) error {
 	if err := s.hurry(); err != nil {
 		return err
 	}
-	conn, chans, reqs, err := ssh.NewServerConn(o.Inside, config)
+	conn, chans, reqs, err := ssh.NewServerConn(s.inside, config)
 	if err != nil {
 		return fmt.Errorf("SSH with the sandbox failed; does the client trust the gate's authority? %w", err)
 	}
 	s.user = conn.User()
 	s.work.Go(func() { s.global(reqs) })
 	s.channels(ctx, chans, conn)
+	s.hangUp()
 	s.work.Wait()
 	return nil
+}
+
+// hangUp ends the connection to the server, which may not read or write any more, since the client has left.
+func (s *server) hangUp() {
+	s.left.Store(true)
+	s.Outside.Close()
 }
 
 // hurry ends the connection unless Serve calls it again, or calm, in time.
@@ -156,6 +167,7 @@ func (s *server) channels(ctx context.Context, chans <-chan ssh.NewChannel, conn
 			}
 			served = true
 			s.work.Go(func() { s.session(ctx, ch, reqs) })
+			s.work.Go(func() { _, _ = io.Copy(io.Discard, ch.Stderr()) }) // which clients have no use for
 			continue
 		case is == "session":
 			why = "the gate runs one command for each connection"
@@ -163,7 +175,7 @@ func (s *server) channels(ctx context.Context, chans <-chan ssh.NewChannel, conn
 		s.Judge.Refused(why)
 		_ = one.Reject(ssh.Prohibited, "coppice: "+why) // the connection has ended otherwise
 		if refused++; refused >= maxRefused {
-			conn.Close()
+			_ = conn.Close()
 		}
 	}
 }
@@ -171,9 +183,11 @@ func (s *server) channels(ctx context.Context, chans <-chan ssh.NewChannel, conn
 // protocols are the values of GIT_PROTOCOL.
 var protocols = regexp.MustCompile(`^version=[0-2]$`)
 
-// session waits for what the client wants to run. It returns when the client has closed the channel.
+// session waits for what the client wants to run. It returns when the client has closed the channel, which ends the
+// command.
 func (s *server) session(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request) {
-	defer ch.Close()
+	defer func() { _ = ch.Close() }()
+	defer s.hangUp()
 	protocol, began := "", false
 	for r := range reqs {
 		ok, start := false, func() {}

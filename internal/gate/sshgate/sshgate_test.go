@@ -65,8 +65,11 @@ type world struct {
 	authority *ecdsa.PrivateKey
 	pins      []grant.HostKey
 	signErr   error
-	inside    net.Conn      // of the sandbox
-	served    chan struct{} // closed when Serve has returned err
+	rekey     uint64         // bytes after which the server exchanges keys; 0 is the default
+	quick     bool           // the gate is less patient
+	raw       func(net.Conn) // is the server, if not nil
+	inside    net.Conn       // of the sandbox
+	served    chan struct{}  // closed when Serve has returned err
 	err       error
 	outside   sync.WaitGroup
 
@@ -99,11 +102,21 @@ func begin(t testing.TB, change func(*world), serve func(ssh.Channel)) *world {
 	client, inside := pair(t)
 	out, server := pair(t)
 	w.inside = client
-	w.outside.Go(func() { w.serve(server, serve) })
+	w.outside.Go(func() {
+		if w.raw != nil {
+			w.raw(server)
+			return
+		}
+		w.serve(server, serve)
+	})
+	wait := patience
+	if w.quick {
+		wait = time.Second
+	}
 	go func() {
 		defer close(w.served)
 		w.err = Serve(context.Background(), Options{Inside: inside, Outside: out, Authority: w.authority,
-			Names: []string{"git.example"}, Judge: w, Patience: patience})
+			Names: []string{"git.example"}, Judge: w, Patience: wait})
 	}()
 	t.Cleanup(func() {
 		client.Close()
@@ -122,6 +135,7 @@ func (w *world) serve(conn net.Conn, do func(ssh.Channel)) {
 		}
 		return nil, nil
 	}}
+	config.RekeyThreshold = w.rekey
 	config.AddHostKey(w.key)
 	c, chans, reqs, err := ssh.NewServerConn(conn, config)
 	if err != nil {

@@ -54,8 +54,8 @@ func (w *Wallet) keepLocked(name string, g grant.Issued, got line.Value) {
 	w.searchLocked()
 }
 
-// sweepLocked overwrites the values that are too old or gone and that no answer in progress may have, and those of also.
-// A request that carries none may have an answer that has one: one that began before the first use, such as a stream of
+// sweepLocked overwrites the values that are too old or gone and that no answer in progress may have, and those of
+// also. A request that carries none may have an answer that has one: one that began before the first use, such as a stream of
 // events.
 func (w *Wallet) sweepLocked(also func(*value) bool) {
 	now, changed := w.now(), false

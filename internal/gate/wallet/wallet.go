@@ -199,15 +199,16 @@ type Carry struct {
 }
 
 // Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none, to a host of no grant.
-// The caller must ask Gone after it has made sure that a later Change finds its connection. approved are grants that the
-// owner has approved for this request; if another one requires approval, Decide returns it, and counts nothing.
+// The caller must ask Gone after it has made sure that a later Change finds its connection. approved are grants that
+// the owner has approved for this request; if another one requires approval, Decide returns it, and counts nothing.
 func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant.Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if u.HTTP.Method == http.MethodTrace {
 		for _, g := range w.issued {
 			if names(g, u.Host) {
-				return nil, nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
+				return nil, nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent",
+					Hint: "use another method"}
 			}
 		}
 	}
@@ -218,7 +219,8 @@ func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant
 	}
 	for _, p := range r.Put {
 		was, is := approved[p.Grant]
-		if g := w.issued[p.Grant]; !(is && w.standsLocked(p.Grant, was)) && w.asksLocked(g, u.Host) {
+		is = is && w.standsLocked(p.Grant, was)
+		if g := w.issued[p.Grant]; !is && w.asksLocked(g, u.Host) {
 			return nil, &Pending{Grant: g, Each: g.Ask == grant.AskEach}, nil
 		}
 	}

@@ -40,7 +40,7 @@ func (b *broker) sign(ctx context.Context, box *box, l *line.Server, ask line.As
 		return false, err
 	}
 	signature, err := s.SignWithAlgorithm(rand.Reader, ask.Data, algorithm)
-	if err != nil {
+	if err != nil || signature.Format != algorithm { // some agents sign with SHA-1 all the same
 		return false, fault.New(fault.Unavailable, "the key of secret %s did not sign", g.Secret).
 			WithHint("find out why: coppice secret test %s", g.Secret)
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/rsa"
 	"encoding/pem"
 	"net"
 	"path/filepath"
@@ -36,7 +37,9 @@ func privateKey(t *testing.T) (ed25519.PrivateKey, string, ssh.PublicKey) {
 }
 
 // loginAs returns what a client signs to log in.
-func loginAs(user string, key ssh.PublicKey) []byte {
+func loginAs(user string, key ssh.PublicKey) []byte { return loginWith(key.Type(), user, key) }
+
+func loginWith(algorithm, user string, key ssh.PublicKey) []byte {
 	return ssh.Marshal(struct {
 		Session         []byte
 		Type            byte
@@ -45,7 +48,7 @@ func loginAs(user string, key ssh.PublicKey) []byte {
 		Signs           bool
 		Algorithm       string
 		Key             []byte
-	}{make([]byte, 32), 50, user, "ssh-connection", "publickey", true, key.Type(), key.Marshal()})
+	}{make([]byte, 32), 50, user, "ssh-connection", "publickey", true, algorithm, key.Marshal()})
 }
 
 // signs checks that a gate gets a signature of a login for a grant, and of nothing else.
@@ -108,18 +111,13 @@ func TestBroker_Signs(t *testing.T) {
 	}
 }
 
-func TestBroker_SignsByAgent(t *testing.T) {
-	t.Parallel()
-	h := start(t)
-	raw, _, key := privateKey(t)
-	ring := agent.NewKeyring()
-	if err := ring.Add(agent.AddedKey{PrivateKey: raw, Comment: "user key"}); err != nil {
-		t.Fatal(err)
-	}
+// serveAgent serves an SSH agent, and returns its socket.
+func (h *testHome) serveAgent(a agent.Agent) string {
+	h.t.Helper()
 	socket := filepath.Join(h.user, "agent")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -130,11 +128,23 @@ func TestBroker_SignsByAgent(t *testing.T) {
 			}
 			all.Go(func() {
 				defer conn.Close()
-				_ = agent.ServeAgent(ring, conn)
+				_ = agent.ServeAgent(a, conn)
 			})
 		}
 	})
-	t.Cleanup(func() { l.Close(); all.Wait() })
+	h.t.Cleanup(func() { l.Close(); all.Wait() })
+	return socket
+}
+
+func TestBroker_SignsByAgent(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	raw, _, key := privateKey(t)
+	ring := agent.NewKeyring()
+	if err := ring.Add(agent.AddedKey{PrivateKey: raw, Comment: "user key"}); err != nil {
+		t.Fatal(err)
+	}
+	socket := h.serveAgent(ring)
 	if _, err := h.Set(t.Context(), "deploy", "ssh-agent:user key", "", nil); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("without an agent: %v", err)
 	}
@@ -157,5 +167,39 @@ func TestBroker_SignsByAgent(t *testing.T) {
 	}
 	if _, err := g.Sign(t.Context(), "git", "a.example", "", "", nil); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("without the key: %v", err)
+	}
+}
+
+// oldAgent signs with SHA-1, whatever it is asked for, as agents did before 2018.
+type oldAgent struct{ agent.ExtendedAgent }
+
+func (a oldAgent) SignWithFlags(key ssh.PublicKey, data []byte, _ agent.SignatureFlags) (*ssh.Signature, error) {
+	return a.Sign(key, data)
+}
+
+func TestBroker_SignsWithoutSHA1(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	raw, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewPublicKey(raw.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring := agent.NewKeyring()
+	if err := ring.Add(agent.AddedKey{PrivateKey: raw, Comment: "user key"}); err != nil {
+		t.Fatal(err)
+	}
+	owner := h.With([]string{"SSH_AUTH_SOCK=" + h.serveAgent(oldAgent{ring.(agent.ExtendedAgent)})})
+	if _, err := owner.Set(t.Context(), "deploy", "ssh-agent:user key", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	g := h.gate(h.register("box", nil, client.Granted{Name: "git", Secret: "deploy", User: "git"}))
+	for _, algorithm := range []string{ssh.KeyAlgoRSA, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512} {
+		if blob, err := g.Sign(t.Context(), "git", "a.example", "", "", loginWith(algorithm, "git", key)); err == nil {
+			t.Errorf("%s: %q", algorithm, blob)
+		}
 	}
 }
