@@ -22,8 +22,9 @@ func newGrants(e *Engine) *grants.Grants {
 	return grants.New(grants.Config{
 		Sandboxes: grantsCore{e}, Store: e.DB, Broker: e.Broker, Recorder: e.Book, Socket: e.BrokerSocket,
 		Key: e.DB.Derive("placeholders"), Rand: e.Rand, Now: e.Now, Log: e.Logger,
-		Caller: func(ctx context.Context) string { return e.Caller(ctx) },
-		Clean:  func(text string) string { return e.cleaners.Formats().RecordText(text) },
+		Caller:   func(ctx context.Context) string { return e.Caller(ctx) },
+		MayGrant: func(ctx context.Context) error { return e.MayGrant(ctx) },
+		Clean:    func(text string) string { return e.cleaners.Formats().RecordText(text) },
 	})
 }
 

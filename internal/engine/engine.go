@@ -309,7 +309,8 @@ type Config struct {
 	Logger       *slog.Logger
 	// Caller returns the client that makes a request, for the audit log; nil: no client is named.
 	Caller func(context.Context) string
-	// MayGrant refuses a caller that may not give grants to a sandbox that it creates; nil: every caller may.
+	// MayGrant refuses a caller that may not give grants to a sandbox that it creates, or approve uses of them; nil: every
+	// caller may.
 	MayGrant func(context.Context) error
 	Now      func() time.Time // nil: time.Now
 	Rand     io.Reader        // nil: crypto/rand

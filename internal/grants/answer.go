@@ -18,10 +18,15 @@ import (
 
 // AnswerGrants approves or denies pending requests of a sandbox that would carry a secret, by their places, and returns
 // them. The answer is in the ledger before the gate has it. An approval of a grant with AskFirst also holds for later
-// requests to the host, until the grant changes.
+// requests to the host, until the grant changes; it requires the right to give grants.
 func (c *Grants) AnswerGrants(
 	ctx context.Context, name string, places []string, allow bool,
 ) ([]wire.NetQuestion, error) {
+	if allow {
+		if err := c.config.MayGrant(ctx); err != nil {
+			return nil, fault.Wrap(err, "approve the use of a secret")
+		}
+	}
 	s, rec, err := c.config.Sandboxes.Acquire(ctx, name, "answering its requests")
 	if err != nil {
 		return nil, err

@@ -101,6 +101,19 @@ func TestConsent_BindsTheRequest(t *testing.T) {
 	}
 }
 
+// TestAnswerGrants_RequiresTheRightToGive checks that a caller who may not give grants can deny their use, not approve it.
+func TestAnswerGrants_RequiresTheRightToGive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.add("box", "supervised", true)
+	w.mayErr = fault.New(fault.Denied, "scope admin is required")
+	for allow, want := range map[bool]fault.Kind{true: fault.Denied, false: fault.NotFound} {
+		if _, err := w.AnswerGrants(t.Context(), "box", []string{wire.GrantQuestion + "1"}, allow); !fault.Is(err, want) {
+			t.Errorf("an answer, %v: %v", allow, err)
+		}
+	}
+}
+
 // TestWanted_OptionalAndFlags checks that flags need no consent and replace what a policy says, and which grants are
 // omitted.
 func TestWanted_OptionalAndFlags(t *testing.T) {

@@ -93,6 +93,8 @@ type Config struct {
 	Log       *slog.Logger
 	// Caller returns the name of the caller of an operation, for the ledger; "" if it has none.
 	Caller func(context.Context) string
+	// MayGrant returns an error of kind Denied if the caller of an operation may not give grants.
+	MayGrant func(context.Context) error
 	// Clean removes secrets from a text for the ledger.
 	Clean func(string) string
 }

@@ -50,6 +50,7 @@ type world struct {
 	brokerErr  error              // of every call to the broker
 	boxErr     error              // of SetSecrets
 	ledgerErr  error
+	mayErr     error // of MayGrant
 }
 
 func newWorld(t *testing.T) *world {
@@ -65,7 +66,7 @@ func newWorld(t *testing.T) *world {
 		registered: map[string]client.Registration{}}
 	w.Grants = New(Config{Sandboxes: w, Store: db, Broker: brokerOf{w}, Recorder: w, Socket: "/broker", Key: make([]byte, 32),
 		Rand: rand.Reader, Now: w.clock, Log: slog.New(slog.DiscardHandler),
-		Caller: func(context.Context) string { return "me" }, Clean: func(s string) string { return s }})
+		Caller: func(context.Context) string { return "me" }, MayGrant: func(context.Context) error { return w.mayErr }, Clean: func(s string) string { return s }})
 	return w
 }
 

@@ -47,7 +47,9 @@ func (w *Wallet) keepLocked(name string, g grant.Issued, got line.Value) {
 			return
 		}
 	}
-	v := &value{grant: name, placeholder: g.Placeholder, kind: g.Kind, bytes: slices.Clone(got.Bytes), until: until}
+	v := &value{
+		grant: name, placeholder: g.Placeholder, kind: g.Kind, bytes: slices.Clone(got.Bytes), until: until,
+	}
 	w.values[name] = v
 	w.held[v] = struct{}{}
 	w.sweepLocked(nil)
@@ -55,8 +57,8 @@ func (w *Wallet) keepLocked(name string, g grant.Issued, got line.Value) {
 }
 
 // sweepLocked overwrites the values that are too old or gone and that no answer in progress may have, and those of
-// also. A request that carries none may have an answer that has one: one that began before the first use, such as a stream of
-// events.
+// also. A request that carries none may have an answer that has one: one that began before the first use, such as a
+// stream of events.
 func (w *Wallet) sweepLocked(also func(*value) bool) {
 	now, changed := w.now(), false
 	for v := range w.held {
