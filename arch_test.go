@@ -225,11 +225,11 @@ var packages = map[string][]string{
 	"internal/grants": {
 		"client/wire", "internal/audit", "internal/fault", "internal/grant", "internal/journal", "internal/ledger",
 		"internal/ledger/format", "internal/meta", "internal/plan", "internal/policies", "internal/policy",
-		"internal/secret/client", "internal/timeline",
+		"internal/secret/client", "internal/timeline", "internal/visible",
 	},
 	"internal/events": {"client/wire", "internal/meta", "internal/timeline"},
 	"internal/policies": {
-		"client/wire", "internal/fault", "internal/meta", "internal/policy", "internal/rootfs",
+		"client/wire", "internal/fault", "internal/grant", "internal/meta", "internal/policy", "internal/rootfs",
 		"internal/rootspec",
 	},
 	"internal/bases": {

@@ -13,6 +13,8 @@ type GrantSpec struct {
 	Methods []string `json:"methods,omitempty"` // methods of such requests; default: all
 	// paths of such requests, as in rules; default: all that the preset does not deny
 	Paths []string `json:"paths,omitempty"`
+	// the query keys that such requests may have, with their values; "*" is any value
+	Query map[string]string `json:"query,omitempty"`
 	// where in a request the secret stands; default: those of the preset
 	Sites  []GrantSite `json:"sites,omitempty"`
 	Except []string    `json:"except,omitempty"` // denied paths of the preset to allow
@@ -23,6 +25,8 @@ type GrantSpec struct {
 	For  string   `json:"for,omitempty"`  // duration, such as 8h; default: no end
 	Uses int64    `json:"uses,omitempty"` // number of requests that may carry the secret; 0 is unlimited
 	Rate string   `json:"rate,omitempty"` // the same for a time, such as 10/s
+	// which requests with the secret wait for approval: "never" or "", "first" (the first to each host), or "each"
+	Ask string `json:"ask,omitempty"`
 	// whether forks get the grant: "none" or "", or "reissue" (with another placeholder)
 	Fork     string `json:"fork,omitempty"`
 	Insecure bool   `json:"insecure,omitempty"` // also over connections without TLS; requires ports
@@ -62,6 +66,7 @@ type Grant struct {
 	Methods     []string   `json:"methods,omitempty"`     // methods of such requests; none is all
 	Paths       []string   `json:"paths,omitempty"`       // paths of such requests; none is all
 	Mode        string     `json:"mode"`                  // "replace", "require" or "add"
+	Ask         string     `json:"ask,omitempty"`         // as in GrantSpec; none is "never"
 	Env         []string   `json:"env,omitempty"`         // variables that hold the placeholder
 	HostKeys    []string   `json:"host_keys,omitempty"`   // of the SSH server
 	Placeholder string     `json:"placeholder,omitempty"` // stands for the secret in the sandbox; none with mode "add"
@@ -73,6 +78,8 @@ type Grant struct {
 	Uses        int64      `json:"uses,omitempty"`        // number of requests that may carry it; 0 is unlimited
 	Used        int64      `json:"used"`                  // number of requests that carried it
 	LastUsed    *time.Time `json:"last_used,omitempty"`   // when the last of them was sent
+	Refused     *time.Time `json:"refused,omitempty"`     // when a request was last refused because of it
+	RefusedWhy  string     `json:"refused_why,omitempty"` // and why
 }
 
 // GrantsResult is the answer of GET /v1/sandboxes/{id}/grants.

@@ -106,14 +106,23 @@ type NetEvent struct {
 	Op      string   `json:"op,omitempty"`      // with "refused": what the caller wanted to do with the file
 	PID     int      `json:"pid,omitempty"`     // with "refused": process ID inside of the first caller
 	Exec    string   `json:"exec,omitempty"`    // with "refused": ID of the command it belongs to
+	// with an "ask" about a grant: "grant:" and the ID of the request; Grants, Method and Path tell what it is about
+	Question string `json:"question,omitempty"`
 	// with a pending "ask": when it is denied if unanswered
 	Until time.Time `json:"until,omitzero"`
 	First time.Time `json:"first,omitzero"` // with "refused" and Op: the time of the first of Count occurrences
 	Last  time.Time `json:"last,omitzero"`  // the same of the last of them
 }
 
-// Place returns the destination of ev as a rule in short form; "" if it is not known.
+// GrantQuestion is the beginning of the NetQuestion.Place of a request that would carry the secret of a grant.
+const GrantQuestion = "grant:"
+
+// Place returns the destination of ev as a rule in short form; "" if it is not known. For a question about a grant it
+// is NetQuestion.Place.
 func (ev NetEvent) Place() string {
+	if ev.Question != "" {
+		return ev.Question
+	}
 	host := ev.Name
 	if host == "" {
 		host = ev.Addr
@@ -141,15 +150,19 @@ type NetNow struct {
 
 // NetQuestion is a pending request: a destination that no rule decides about, with all connections that wait for it.
 type NetQuestion struct {
-	// HOST, if a name is looked up and the port is not known yet; HOST:PORT; udp://HOST:PORT
+	// HOST, if a name is looked up and the port is not known yet; HOST:PORT; udp://HOST:PORT; grant:ID for an HTTP request
+	// that would carry a secret
 	Place   string    `json:"place"`
-	Proto   string    `json:"proto"`          // "dns", "tcp", "udp"
-	Name    string    `json:"name,omitempty"` // host name; empty for an address that no name was resolved to
-	Addr    string    `json:"addr,omitempty"` // that address
-	Port    int       `json:"port,omitempty"` // not with "dns"
-	Since   time.Time `json:"since"`          // when it became pending
-	Until   time.Time `json:"until"`          // when it is denied if unanswered
-	Waiting int       `json:"waiting"`        // number of waiting queries and connections
+	Proto   string    `json:"proto"`            // "dns", "tcp", "udp"
+	Name    string    `json:"name,omitempty"`   // host name; empty for an address that no name was resolved to
+	Addr    string    `json:"addr,omitempty"`   // that address
+	Port    int       `json:"port,omitempty"`   // not with "dns"
+	Since   time.Time `json:"since"`            // when it became pending
+	Until   time.Time `json:"until"`            // when it is denied if unanswered
+	Waiting int       `json:"waiting"`          // number of waiting queries and connections
+	Grant   string    `json:"grant,omitempty"`  // the grant whose secret the request would carry
+	Method  string    `json:"method,omitempty"` // method of that request, or of the first of those that wait
+	Path    string    `json:"path,omitempty"`   // path of that request, without the query
 }
 
 // NetAsking lists pending requests.
@@ -159,8 +172,10 @@ type NetAsking struct {
 
 // AnswerRequest approves or denies pending requests, and later ones, by adding rules.
 type AnswerRequest struct {
-	Rules []string `json:"rules"`            // in the short form, as in example.com:443
-	ForMS int64    `json:"for_ms,omitempty"` // duration; 0 is permanent
+	// in the short form, as in example.com:443; or places of requests that would carry a secret, such as grant:ID, without
+	// other rules: these answers add no rule
+	Rules []string `json:"rules"`
+	ForMS int64    `json:"for_ms,omitempty"` // duration; 0 is permanent; not with grant:ID
 }
 
 // AnswerResult is the policy after an AnswerRequest.

@@ -224,6 +224,7 @@ type StatusResult struct {
 	Notices []string `json:"notices,omitempty"`
 	// host paths that it does not show, as of the last start
 	LeftOut []LeftOut `json:"left_out,omitempty"`
+	Grants  []Grant   `json:"grants,omitempty"` // its grants, by name, also those that are no longer live
 }
 
 // LeftOut is a host path that a sandbox with source host does not show.

@@ -57,6 +57,9 @@ func (a *app) grantKeys(ctx context.Context, sandbox string, presets []string) {
 	_, err = os.Stat(filepath.Join(home, secretsDir))
 	stores := err == nil
 	for _, name := range presets {
+		if a.hasGrant(ctx, sandbox, name) { // by its policy, which may limit it
+			continue
+		}
 		variable := ""
 		for _, v := range grant.PresetEnv(name) {
 			if variable == "" && a.getenv(v) != "" {
@@ -71,6 +74,18 @@ func (a *app) grantKeys(ctx context.Context, sandbox string, presets []string) {
 			a.warn([]string{fmt.Sprintf("the agent has no key of %s: %s; %s", name, we.Message, we.Hint)})
 		}
 	}
+}
+
+// hasGrant reports whether a sandbox has a live grant with the name or the preset, or it is not known.
+func (a *app) hasGrant(ctx context.Context, sandbox, preset string) bool {
+	c, err := a.client()
+	if err != nil {
+		return true
+	}
+	list, err := c.Grants(ctx, sandbox)
+	return err != nil || slices.ContainsFunc(list, func(g wire.Grant) bool {
+		return g.State == wire.GrantLive && (g.Name == preset || g.Preset == preset)
+	})
 }
 
 // grantKey grants the secret of a preset. If it is not stored, it stores the value of variable; without a variable it

@@ -184,6 +184,9 @@ func (a *app) make(cmd *cobra.Command, mk *making) (sb wire.Sandbox, err error) 
 	if err != nil {
 		return sb, err
 	}
+	if err := a.askConsent(ctx, c, &mk.req); err != nil {
+		return sb, err
+	}
 	if mk.from == "host" && a.getenv("COPPICE_HOST") == "" { // otherwise it is a directory of another machine
 		mk.req.Dir = a.workDir()
 	}

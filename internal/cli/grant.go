@@ -50,7 +50,7 @@ grant, with --grants-later, or with rules about requests: otherwise stop it.`,
   coppice grant box anthropic=work-key --uses 1000
   coppice grant box corp --host api.example.com --header X-Api-Key --env KEY
   coppice grant box deploy --host git.example.com --path /acme/repo.git
-  coppice grant box login --host id.example --body /token --method POST --path /login
+  coppice grant box id --host id.example --body /token --method POST --path /in
   coppice grant box aws --sigv4 'eu-west-1/s3' --sigv4 '*/dynamodb'`,
 		Args: between(2, 2, "the name of a sandbox, and a grant"), ValidArgsFunction: a.nameThenGrantable,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,6 +86,7 @@ grant, with --grants-later, or with rules about requests: otherwise stop it.`,
 	f := cmd.Flags()
 	given.add(f)
 	must(cmd.RegisterFlagCompletionFunc("preset", fixed(grant.PresetNames()...)))
+	must(cmd.RegisterFlagCompletionFunc("ask", fixed("never", "first", "each")))
 	must(cmd.RegisterFlagCompletionFunc("fork", fixed("none", "reissue")))
 	must(cmd.RegisterFlagCompletionFunc("mode", fixed("replace", "require", "add")))
 	must(cmd.RegisterFlagCompletionFunc("kind", fixed(kindNames()...)))

@@ -23,7 +23,7 @@ type granting struct {
 	kind, mode       string
 	except, env      []string
 	ports            []uint
-	rate, fork       string
+	rate, ask, fork  string
 	insecure         bool
 	lasts            time.Duration
 	name, secretName string
@@ -52,6 +52,8 @@ func (g *granting) add(f *pflag.FlagSet) {
 	f.DurationVar(&g.lasts, "for", 0, "expire after `TIME`, as in 8h (default: never)")
 	f.Int64Var(&g.Uses, "uses", 0, "expire after `N` requests (default: unlimited)")
 	f.StringVar(&g.rate, "rate", "", "refuse more requests than `RATE`, as in 10/s")
+	f.StringVar(&g.ask, "ask", "",
+		"hold requests until they are approved (\"coppice net approve\"): never (default), first (to each host), each")
 	f.StringArrayVar(&g.env, "env", nil,
 		"set `VARIABLE` of commands to the placeholder; repeatable (default: the preset's)")
 	f.StringVar(&g.fork, "fork", "", "whether forks get the grant, with new placeholders: none (default), reissue")
@@ -110,8 +112,8 @@ func (g *granting) item() (grant.Item, error) {
 	if flags.TTL = ""; g.lasts > 0 {
 		flags.TTL = g.lasts.String()
 	}
-	if !g.presets.Changed && isPreset(g.name) {
-		flags.Preset = g.name
+	if !g.presets.Changed {
+		flags.Preset = grant.DefaultPreset(g.name)
 	}
 	i, err := flags.Item(g.secretName)
 	if err != nil {
@@ -127,19 +129,8 @@ func (g *granting) item() (grant.Item, error) {
 		i.Ports = append(i.Ports, uint16(p))
 	}
 	i.Kind, i.Mode, i.Except, i.Env = g.kind, g.mode, g.except, g.env
-	i.Rate, i.Fork, i.Insecure = g.rate, g.fork, g.insecure
+	i.Rate, i.Ask, i.Fork, i.Insecure = g.rate, g.ask, g.fork, g.insecure
 	return i, nil
-}
-
-// isPreset reports whether a preset of grants has the name.
-func isPreset(name string) bool {
-	for _, p := range grant.PresetNames() {
-		// The preset bearer has no hosts: a grant that is called so has its own sites.
-		if p == name && p != "bearer" {
-			return true
-		}
-	}
-	return false
 }
 
 // checked returns the grant for the daemon, and as the gate will understand it.
@@ -157,7 +148,7 @@ func (g *granting) checked(now time.Time) (spec wire.GrantSpec, gives grant.Gran
 	}
 	spec = wire.GrantSpec{Secret: i.Secret, Preset: i.Preset, Kind: i.Kind, Hosts: i.Hosts, Ports: i.Ports,
 		Methods: i.Methods, Paths: i.Paths, Except: i.Except, Mode: i.Mode, Env: i.Env, For: i.For, Uses: i.Uses,
-		Rate: i.Rate, Fork: i.Fork, Insecure: i.Insecure, HostKeys: i.HostKeys}
+		Rate: i.Rate, Ask: i.Ask, Query: i.Query, Fork: i.Fork, Insecure: i.Insecure, HostKeys: i.HostKeys}
 	for _, s := range i.Sites {
 		spec.Sites = append(spec.Sites, wire.GrantSite(s))
 	}

@@ -48,6 +48,7 @@ from the network log, which keeps the newest 4 to 8 MiB ("coppice net log").`,
 		},
 	}
 	cmd.Flags().BoolVar(&uses, "uses", false, "list the requests that carried a secret")
+	cmd.AddCommand(a.consent())
 	return cmd
 }
 

@@ -149,8 +149,8 @@ func userHostKeys(hosts []string, ports []uint16) ([]string, error) {
 	return sharedKeys(all, hosts, ports)
 }
 
-// sharedKeys returns the keys in text that all hosts have at all ports, or an error if there are none: with a key of only
-// one of them, that one could pass for another.
+// sharedKeys returns the keys in text that all hosts have at all ports, or an error if there are none: with a key of
+// only one of them, that one could pass for another.
 func sharedKeys(text []byte, hosts []string, ports []uint16) ([]string, error) {
 	all := knownKeys(text, hosts, ports)
 	shared := slices.Clone(all)

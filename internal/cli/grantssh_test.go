@@ -134,7 +134,7 @@ func TestGrants_OverSSH(t *testing.T) {
 		t.Fatalf("an unknown host: %v: %s", err, out)
 	}
 	s.known("git.lab.test", "host")
-	s.grantLab.box("--grant", create)
+	s.box("--grant", create)
 
 	t.Run("clone and push", func(t *testing.T) {
 		s := s.with(t)
@@ -288,7 +288,7 @@ wait $p || true`, "sh", socket, s.keys)
 	if out := s.run("secret", "ls"); !strings.Contains(out, "ssh-agent:"+sum) {
 		t.Errorf("%s", out)
 	}
-	s.grantLab.box("--grants-later", "--allow", "git.lab.test:22")
+	s.box("--grants-later", "--allow", "git.lab.test:22")
 	s.run("grant", sandbox, "deploy", "--ssh-user", "root", "--host", "git.lab.test", "--path", repo)
 	s.mustIn(sandbox, `cd; git clone -q `+sshURL+repo+` c; cat c/greeting`)
 	s.host(`SSH_AUTH_SOCK=$1 ssh-add -q -d "$2/user.pub" 2>&1`, socket, s.keys)

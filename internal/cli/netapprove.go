@@ -17,7 +17,11 @@ const answerLong = `
 The HOST is a name with ports (default: 443), as "coppice net log NAME --asking"
 shows it, or another rule of "coppice net allow". It need not be pending: a
 client that was denied earlier succeeds when it tries again. Decisions are
-recorded; see "coppice net log".`
+recorded; see "coppice net log".
+
+A HOST such as grant:ID is a request that would carry the secret of a grant with
+--ask. The answer holds for that request; with --ask first, an approval also
+holds for later ones to its host. It changes no rule.`
 
 func (a *app) netApprove() *cobra.Command {
 	return a.answering(&cobra.Command{
@@ -25,8 +29,10 @@ func (a *app) netApprove() *cobra.Command {
 		Long: `Approve pending requests of a sandbox created with --ask, permanently or with
 --for temporarily: add an allow rule to its policy, and print the digest of the
 new policy. Held queries and connections continue immediately.
-` + answerLong + ` A name without a port may be resolved, and
-connected to on port 443; other ports must be approved separately.`,
+` + answerLong + `
+
+A name without a port may be resolved, and connected to on port 443; other ports
+must be approved separately.`,
 		Example: `  coppice net log box --asking
   coppice net approve box files.example.com
   coppice net approve box deb.example.com:80 --for 10m`,
@@ -65,6 +71,9 @@ func (a *app) answering(
 				a.note("until %s", res.Until.Local().Format(time.DateTime))
 			case !res.Live:
 				a.note("from the next start")
+			}
+			if res.Policy == "" { // the answer changed no rule
+				return nil
 			}
 			_, err := fmt.Fprintln(w, tty.Clean(res.Policy))
 			return err

@@ -253,10 +253,18 @@ func (a *app) listAsking(ctx context.Context, name string) error {
 			return nil
 		}
 		var t tty.Table
-		t.Row("PLACE", "KIND", "LEFT", "HELD")
+		title := []string{"PLACE", "KIND", "LEFT", "HELD"}
+		if slices.ContainsFunc(res.Asking, func(q wire.NetQuestion) bool { return q.Grant != "" }) {
+			title = append(title, "REQUEST")
+		}
+		t.Row(title...)
 		for _, q := range res.Asking {
 			left := max(q.Until.Sub(a.now()), 0).Round(time.Second)
-			t.Row(tty.Clean(q.Place), tty.Clean(q.Proto), left.String(), strconv.Itoa(q.Waiting))
+			kind, request := q.Proto, ""
+			if q.Grant != "" {
+				kind, request = "grant", "secret of "+q.Grant+": "+q.Method+" "+q.Name+q.Path
+			}
+			t.Row(tty.Clean(q.Place), tty.Clean(kind), left.String(), strconv.Itoa(q.Waiting), oneLine(request, 200))
 		}
 		return t.Write(w)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/grant"
 	"github.com/coppice-dev/coppice/internal/policy"
 	"github.com/coppice-dev/coppice/internal/tty"
 )
@@ -179,11 +180,15 @@ and column and how to fix it, and warn about values that may be unintended.
 			if err != nil {
 				return a.mistakes(name, err)
 			}
-			p, err := policy.MergeAt(a.getenv("HOME"), policy.Layer{Level: level, Document: d})
+			p, requested, err := grant.MergePolicy(a.getenv("HOME"), policy.Layer{Level: level, Document: d})
 			if err != nil {
 				return a.mistakes(name, err)
 			}
 			remarks := a.remarks(d.Warnings, p.Notes, p.Unenforced())
+			for _, r := range requested {
+				a.note("%s: requests grant %s, secret %s, which its user must consent to", tty.Clean(r.At.String()), r.Name,
+					r.Grant.Secret)
+			}
 			return a.print(policyJSON{File: name, Valid: true, Warnings: remarks}, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "%s is valid\n", tty.Clean(name))
 				return err
@@ -222,7 +227,7 @@ names the address.
 			if err != nil {
 				return a.mistakes("", err)
 			}
-			p, err := policy.MergeAt(a.getenv("HOME"), layers...)
+			p, _, err := grant.MergePolicy(a.getenv("HOME"), layers...)
 			if err != nil {
 				return a.mistakes("", err)
 			}
@@ -396,7 +401,8 @@ A replaced rule is shown as removed (-) and added (+).
 				if err != nil {
 					return a.mistakes(name, err)
 				}
-				if both[i], err = policy.MergeAt(a.getenv("HOME"), policy.Layer{Level: level, Document: d}); err != nil {
+				one := policy.Layer{Level: level, Document: d}
+				if both[i], _, err = grant.MergePolicy(a.getenv("HOME"), one); err != nil {
 					return a.mistakes(name, err)
 				}
 			}

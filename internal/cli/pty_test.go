@@ -26,6 +26,7 @@ type desk struct {
 	t   *testing.T
 	env []string
 	dir string // of the store
+	cwd string // of programs at a terminal; "" is that of the test
 }
 
 const sandbox = "box"
@@ -138,7 +139,7 @@ func (d *desk) open(args ...string) *terminal {
 	}
 	term.modes = *m
 	term.cmd = exec.Command("coppice", args...)
-	term.cmd.Env = d.env
+	term.cmd.Env, term.cmd.Dir = d.env, d.cwd
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = term.slave, term.slave, term.slave
 	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := term.cmd.Start(); err != nil {

@@ -83,11 +83,30 @@ func (a *app) printStatus(w io.Writer, st *wire.StatusResult) error {
 		disk += ", " + tty.Bytes(st.Disk.Live) + " not captured yet"
 	}
 	t.Row("disk", disk)
+	titled(&t, "grants", a.granted(st.Grants))
 	if st.Run != nil {
 		t.Row("command", a.running(st.Run))
 	}
 	enforcedRows(&t, st)
 	return t.Write(w)
+}
+
+// granted describes grants.
+func (a *app) granted(list []wire.Grant) (lines []string) {
+	for _, g := range list {
+		line := fmt.Sprintf("%s: %s for %s", tty.Clean(g.Name), tty.Clean(g.State), oneLine(strings.Join(g.Hosts, ","), 60))
+		if g.State == wire.GrantLive {
+			line += ", left: " + grantLeft(g, a.now())
+		}
+		if g.Until != nil {
+			line += ", until " + g.Until.Local().Format(time.DateTime)
+		}
+		if g.Refused != nil {
+			line += "; refused " + tty.Ago(*g.Refused, a.now()) + ": " + oneLine(g.RefusedWhy, 100)
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // sandboxRows adds the identity, the state and the HEAD of the sandbox.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
+	"github.com/coppice-dev/coppice/internal/auth"
 	"github.com/coppice-dev/coppice/internal/box"
 	"github.com/coppice-dev/coppice/internal/command"
 	"github.com/coppice-dev/coppice/internal/diskuse"
@@ -157,7 +158,8 @@ func newEngine(ctx context.Context, c engineConfig) (_ backend, err error) {
 		Home: c.Home, DB: db, Layers: layers, Memory: images,
 		MemoryFacts: func() (map[string]string, error) { return box.MemoryFacts(c.Programs) }, BuildFacts: box.BuildFacts,
 		Understands: plan.Understands, Ledger: book, Witness: ledger.NewWitness(c.Home, vfs.OS(), time.Now), Caller: callerOf,
-		Drivers: drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
+		MayGrant: func(ctx context.Context) error { return auth.From(ctx).Allows(auth.Admin) },
+		Drivers:  drivers, Boxes: boxes{programs: c.Programs, caller: host.caller, lines: c.Lines}, Logger: c.Log,
 		Broker: client.Dial(c.Home), BrokerSocket: filepath.Join(c.Home, client.LineSocket),
 		BootID: host.bootID, ProbeHost: host.probe, HostPrint: host.print, HostImport: host.importOptions,
 		Homes: host.homes(c.UserHome), Repos: repos, UID: host.caller.UID, GID: host.caller.GID,

@@ -5,6 +5,7 @@ package egress
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coppice-dev/coppice/client/wire"
@@ -43,14 +44,51 @@ const (
 )
 
 // Approve allows destinations that a gate asks about, or will ask about. It changes the rules as Allow does, and
-// returns the pending requests that it settled.
+// returns the pending requests that it settled. For requests that would carry a secret it changes no rule.
 func (c *Control) Approve(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	if about, err := aboutGrants(req); about || err != nil {
+		return c.answerGrants(ctx, name, req, true, err)
+	}
 	return c.addRules(ctx, name, wire.AllowRequest{Allow: req.Rules, ForMS: req.ForMS}, byApprove)
 }
 
 // Deny denies pending destinations, as Approve allows them.
 func (c *Control) Deny(ctx context.Context, name string, req wire.AnswerRequest) (wire.AnswerResult, error) {
+	if about, err := aboutGrants(req); about || err != nil {
+		return c.answerGrants(ctx, name, req, false, err)
+	}
 	return c.addRules(ctx, name, wire.AllowRequest{Deny: req.Rules, ForMS: req.ForMS}, byDeny)
+}
+
+// aboutGrants reports whether an answer is to requests that would carry a secret. It fails if only a part is.
+func aboutGrants(req wire.AnswerRequest) (bool, error) {
+	n := 0
+	for _, r := range req.Rules {
+		if strings.HasPrefix(r, wire.GrantQuestion) {
+			n++
+		}
+	}
+	switch {
+	case n > 0 && n < len(req.Rules):
+		return false, fault.New(fault.Invalid, "a request with a secret and a rule cannot be answered together").
+			WithHint("answer them one after the other")
+	case n > 0 && req.ForMS != 0:
+		return false, fault.New(fault.Invalid, "an answer to a request with a secret cannot end after a time").
+			WithHint("omit --for; to end the grant: coppice revoke NAME GRANT")
+	}
+	return n > 0, nil
+}
+
+// answerGrants answers requests that would carry a secret, unless they are invalid.
+func (c *Control) answerGrants(
+	ctx context.Context, name string, req wire.AnswerRequest, allow bool, invalid error,
+) (res wire.AnswerResult, err error) {
+	if invalid != nil {
+		return res, invalid
+	}
+	res.Settled, err = c.config.AnswerGrants(ctx, name, req.Rules, allow)
+	res.Live = err == nil
+	return res, err
 }
 
 // questions returns the pending requests of a sandbox; none if its keeper does not answer.
@@ -91,15 +129,15 @@ func Asks(phases []policies.Phase) bool {
 }
 
 // ResumeQuestions is WatchQuestions for a box that an earlier daemon started: it starts with the oldest pending
-// request. It does nothing if no policy of the sandbox asks.
-func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box) {
+// request. It does nothing if no policy of the sandbox asks, and it can have no grants.
+func (c *Control) ResumeQuestions(ctx context.Context, rec *meta.Sandbox, b Box, grants bool) {
 	if !policies.Gated(rec) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), PolicyPatience)
 	defer cancel()
 	phases, err := c.config.Policies.Phases(ctx, rec)
-	if err != nil || !Asks(phases) {
+	if err != nil || !Asks(phases) && !grants {
 		return // the next operation that needs the policy reports that it cannot be read
 	}
 	since := c.config.Now()

@@ -110,6 +110,8 @@ type Config struct {
 	Go func(func(context.Context))
 	// Caller returns the name of the caller of an operation, for the ledger; "" if it has none.
 	Caller func(context.Context) string
+	// AnswerGrants approves or denies pending requests that would carry a secret, by their places.
+	AnswerGrants func(ctx context.Context, name string, places []string, allow bool) ([]wire.NetQuestion, error)
 	// EndTrial ends the trial that a process of a sandbox asked for, after a change of the sandbox: see package
 	// tournament.
 	EndTrial func(id timeline.SandboxID, why string)

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/egress"
 	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -22,6 +23,9 @@ func newEgress(e *Engine) *egress.Control {
 		FS: e.FS, Homes: e.Homes, Rand: e.Rand, Now: e.Now, Log: e.Logger,
 		Caller: func(ctx context.Context) string { return e.Caller(ctx) },
 		Go:     inBackground(e), EndTrial: e.Tournaments.EndTrial,
+		AnswerGrants: func(ctx context.Context, name string, places []string, allow bool) ([]wire.NetQuestion, error) {
+			return e.Grants.AnswerGrants(ctx, name, places, allow)
+		},
 	})
 }
 

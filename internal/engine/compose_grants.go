@@ -9,9 +9,11 @@ import (
 	"slices"
 
 	"github.com/coppice-dev/coppice/client/wire"
+	"github.com/coppice-dev/coppice/internal/fault"
 	"github.com/coppice-dev/coppice/internal/grants"
 	"github.com/coppice-dev/coppice/internal/journal"
 	"github.com/coppice-dev/coppice/internal/meta"
+	"github.com/coppice-dev/coppice/internal/policies"
 	"github.com/coppice-dev/coppice/internal/timeline"
 )
 
@@ -20,6 +22,8 @@ func newGrants(e *Engine) *grants.Grants {
 	return grants.New(grants.Config{
 		Sandboxes: grantsCore{e}, Store: e.DB, Broker: e.Broker, Recorder: e.Book, Socket: e.BrokerSocket,
 		Key: e.DB.Derive("placeholders"), Rand: e.Rand, Now: e.Now, Log: e.Logger,
+		Caller: func(ctx context.Context) string { return e.Caller(ctx) },
+		Clean:  func(text string) string { return e.cleaners.Formats().RecordText(text) },
 	})
 }
 
@@ -55,30 +59,36 @@ func (s grantsHeld) Box() grants.Box {
 // Unlock implements grants.Held.
 func (s grantsHeld) Unlock() { s.h.unlock(s.e) }
 
-// checkGrants refuses grants of a new sandbox that cannot be given.
-func checkGrants(e *Engine, specs map[string]wire.GrantSpec) error {
-	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		if err := grants.Check(name, specs[name], e.Now()); err != nil {
-			return err
+// createGranted is Engine.Create for a request that may have grants, in its policy as well: make creates the sandbox.
+// If a grant cannot be given, the sandbox is removed, unless the grant is optional.
+func createGranted(
+	ctx context.Context, e *Engine, req *wire.CreateRequest, make func() (wire.Sandbox, error),
+) (wire.Sandbox, error) {
+	section, err := policies.Secrets(req.Policy)
+	if err != nil {
+		return wire.Sandbox{}, err
+	}
+	if len(req.Grants)+len(section.Given) > len(section.Requested) { // to requests, the owner consents
+		if err := e.MayGrant(ctx); err != nil {
+			return wire.Sandbox{}, fault.Wrap(err, "create a sandbox with grants")
 		}
 	}
-	return nil
-}
-
-// createGranted is Engine.Create for a request with grants: make creates the sandbox. If a grant cannot be given, the
-// sandbox is removed.
-func createGranted(
-	ctx context.Context, e *Engine, specs map[string]wire.GrantSpec, make func() (wire.Sandbox, error),
-) (wire.Sandbox, error) {
-	if err := checkGrants(e, specs); err != nil {
+	want, err := e.Grants.Wanted(ctx, section, req.Grants)
+	if err != nil {
 		return wire.Sandbox{}, err
 	}
 	w, err := make()
 	if err != nil {
 		return w, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		if _, err := e.Grants.GiveGrant(ctx, w.ID, name, specs[name]); err != nil {
+	w.Notes = append(w.Notes, want.Notes...)
+	for _, name := range slices.Sorted(maps.Keys(want.Specs)) {
+		_, err := e.Grants.GiveGrant(ctx, w.ID, name, want.Specs[name])
+		switch {
+		case err == nil:
+		case want.Optional[name] && (fault.Is(err, fault.NotFound) || fault.Is(err, fault.Unsupported)):
+			w.Notes = append(w.Notes, grants.Omitted(name, err))
+		default:
 			return wire.Sandbox{}, errors.Join(err, e.removeOne(context.WithoutCancel(ctx), w.ID, true))
 		}
 	}

@@ -29,7 +29,7 @@ import (
 func (e *Engine) Create(
 	ctx context.Context, req wire.CreateRequest, progress func(wire.Progress),
 ) (wire.Sandbox, error) {
-	return createGranted(ctx, e, req.Grants, func() (wire.Sandbox, error) {
+	return createGranted(ctx, e, &req, func() (wire.Sandbox, error) {
 		if req.From.Kind == wire.SourceSandbox {
 			return createFork(ctx, e, req)
 		}

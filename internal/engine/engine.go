@@ -309,11 +309,13 @@ type Config struct {
 	Logger       *slog.Logger
 	// Caller returns the client that makes a request, for the audit log; nil: no client is named.
 	Caller func(context.Context) string
-	Now    func() time.Time // nil: time.Now
-	Rand   io.Reader        // nil: crypto/rand
-	BootID string           // of the running kernel
-	Root   bool             // the daemon runs as real root
-	Homes  []string         // what ~ expands to in a policy
+	// MayGrant refuses a caller that may not give grants to a sandbox that it creates; nil: every caller may.
+	MayGrant func(context.Context) error
+	Now      func() time.Time // nil: time.Now
+	Rand     io.Reader        // nil: crypto/rand
+	BootID   string           // of the running kernel
+	Root     bool             // the daemon runs as real root
+	Homes    []string         // what ~ expands to in a policy
 	// Patience is how long a call waits for another operation on the same sandbox before it fails with a Conflict that
 	// names that operation; 0: a minute.
 	Patience time.Duration
@@ -400,9 +402,8 @@ type Engine struct {
 // errClosed is the cause with which Close cancels background work.
 var errClosed = errors.New("engine closed")
 
-// Open makes an engine over a home, and completes or reverts operations that a crash interrupted. The caller closes
-// the engine before the database.
-func Open(ctx context.Context, c Config) (*Engine, error) {
+// withDefaults returns c with the defaults of what it does not have.
+func (c Config) withDefaults() Config {
 	if c.FS == nil {
 		c.FS = vfs.OS()
 	}
@@ -418,6 +419,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.MayGrant == nil {
+		c.MayGrant = func(context.Context) error { return nil }
+	}
 	if c.Caller == nil {
 		c.Caller = func(context.Context) string { return "" }
 	}
@@ -427,6 +431,13 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.HostRoot == "" {
 		c.HostRoot = "/"
 	}
+	return c
+}
+
+// Open makes an engine over a home, and completes or reverts operations that a crash interrupted. The caller closes
+// the engine before the database.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	c = c.withDefaults()
 	e := &Engine{
 		Config: c, Records: audit.NewReader(c.Ledger, c.Witness, c.DB), boxes: map[timeline.SandboxID]*entry{},
 		making: map[timeline.LayerID]bool{}, torn: map[timeline.SandboxID]error{},

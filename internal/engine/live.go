@@ -190,6 +190,7 @@ func (e *Engine) startBox(
 	}
 	dirs, shared := worktree.Directories(rec, spec)
 	began, asks := e.Now(), egress.Asks(confined.phases)
+	questions := asks || confined.secrets.Needed() // a grant may require approval, also one that is given later
 	var b Box
 	config := BoxConfig{
 		ID: s.ID, Name: rec.Name, RunDir: e.runDir(s.ID), Spec: spec, Tier: rec.Tier,
@@ -219,7 +220,7 @@ func (e *Engine) startBox(
 	e.watch(s.entry, b)
 	e.Lifetimes.WakeIdle()
 	e.Egress.WatchPorts(s.ID, b)
-	if asks {
+	if questions {
 		e.Egress.WatchQuestions(s.ID, b, began)
 	}
 	if len(tokens) > 0 {

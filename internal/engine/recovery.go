@@ -180,7 +180,8 @@ func (e recovery) box(ctx context.Context, s *held, rec *meta.Sandbox, a attache
 			}
 		}
 		e.Egress.Renew(ctx, rec, b)
-		e.Egress.ResumeQuestions(ctx, rec, b)
+		given, err := e.DB.Grants(ctx, s.ID)
+		e.Egress.ResumeQuestions(ctx, rec, b, rec.GrantsLater || len(given) > 0 || err != nil)
 		if e.Egress.HasDecoys(s.ID) {
 			e.Egress.WatchDecoys(s.ID, b, e.Now())
 		}

@@ -142,6 +142,11 @@ func (e *Engine) Status(ctx context.Context, name string) (wire.StatusResult, er
 			return res, err
 		}
 	}
+	if given, err := e.Grants.ListGrants(ctx, string(rec.ID)); err != nil {
+		res.Notices = append(res.Notices, "cannot list the grants: "+err.Error())
+	} else if len(given.Grants) > 0 {
+		res.Grants = given.Grants
+	}
 	if rec.Limits.Disk > 0 {
 		if res.Disk.Limited, err = e.disk.used(ctx, &rec); err != nil {
 			res.Notices = append(res.Notices, "cannot determine the use of the disk limit: "+err.Error())

@@ -22,6 +22,8 @@ type Question struct {
 	Since   time.Time
 	Until   time.Time // when it is denied if unanswered
 	Waiting int       // queries and connections that are held
+	// ID, Grant, Method and Path are set for a request that would carry the secret of a grant.
+	ID, Grant, Method, Path string
 }
 
 // place is the destination of a question.
@@ -30,11 +32,17 @@ type place struct {
 	name  policy.Host
 	addr  netip.Addr
 	port  uint16
+	// grant is the grant whose secret would be used, and one is that request if each requires approval; else both are "".
+	grant, one string
 }
+
+// subject is the request that a question about a grant shows; the zero subject is that of other questions.
+type subject struct{ id, method, path string }
 
 // question is a pending destination.
 type question struct {
 	place
+	subject
 	decide       func() Decision // by the policy in force
 	since, until time.Time
 	done         chan struct{} // closed when it is settled
@@ -64,7 +72,12 @@ func newDesk(j *journal, now func() time.Time, b Bounds) *desk {
 // hold waits until p, for which the policy returned d, is decided, and returns the decision: never Ask. The caller
 // must check whether that is still current.
 func (k *desk) hold(ctx context.Context, p place, d Decision, decide func() Decision) Decision {
-	q, no := k.raise(p, d, decide, 1)
+	return k.holdAbout(ctx, subject{}, p, d, decide)
+}
+
+// holdAbout is hold for a question that shows s, if it is a new one.
+func (k *desk) holdAbout(ctx context.Context, s subject, p place, d Decision, decide func() Decision) Decision {
+	q, no := k.raiseAbout(s, p, d, decide, 1)
 	if q == nil {
 		return no
 	}
@@ -73,20 +86,35 @@ func (k *desk) hold(ctx context.Context, p place, d Decision, decide func() Deci
 	case <-q.done:
 		return q.outcome
 	case <-ctx.Done():
-		return Decision{Reason: "the gate was closed"}
+		d := Decision{Reason: "the gate was closed"}
+		if q.grant != "" {
+			d.Reason = "the request was given up"
+		}
+		if q.one != "" { // nobody else waits for it
+			k.settle(q, d)
+		}
+		return d
 	}
 }
 
 // raise starts a question, or joins it, for held waiters. If it cannot, it returns nil and the denial no.
 func (k *desk) raise(p place, d Decision, decide func() Decision, held int) (q *question, no Decision) {
-	q, fresh, no := k.join(p, d, decide, held)
+	return k.raiseAbout(subject{}, p, d, decide, held)
+}
+
+func (k *desk) raiseAbout(
+	s subject, p place, d Decision, decide func() Decision, held int,
+) (q *question, no Decision) {
+	q, fresh, no := k.join(s, p, d, decide, held)
 	if fresh {
 		k.review(q) // the policy may have changed before the question was registered
 	}
 	return q, no
 }
 
-func (k *desk) join(p place, d Decision, decide func() Decision, held int) (q *question, fresh bool, no Decision) {
+func (k *desk) join(
+	s subject, p place, d Decision, decide func() Decision, held int,
+) (q *question, fresh bool, no Decision) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	q = k.open[p]
@@ -97,7 +125,8 @@ func (k *desk) join(p place, d Decision, decide func() Decision, held int) (q *q
 		return nil, false, Decision{Reason: "too many requests are pending approval", Hint: d.Hint}
 	case fresh:
 		now := k.now()
-		q = &question{place: p, decide: decide, since: now, until: now.Add(k.patience), done: make(chan struct{})}
+		q = &question{place: p, subject: s, decide: decide, since: now, until: now.Add(k.patience),
+			done: make(chan struct{})}
 		if !k.journal.emit(q.event(now, Decision{Verdict: Ask, Reason: d.Reason, Hint: d.Hint})) {
 			return nil, false, Decision{Reason: "the request could not be written to the journal"}
 		}
@@ -118,10 +147,27 @@ func (k *desk) release(q *question) {
 
 // event returns the event for q, or for its outcome.
 func (q *question) event(now time.Time, d Decision) Event {
-	return Event{
+	e := Event{
 		Time: now, Kind: KindAsk, Proto: q.proto, Name: q.name.String(), Addr: q.addr, Port: q.port,
 		Verdict: d.Verdict, Rule: d.Rule, Reason: d.Reason, Hint: d.Hint, Until: q.until,
+		Question: q.id, Method: q.method, Path: q.path,
 	}
+	if q.grant != "" {
+		e.Grants = []string{q.grant}
+	}
+	return e
+}
+
+// answer settles the question with an ID, and reports whether it was pending.
+func (k *desk) answer(id string, d Decision) bool {
+	for _, q := range k.all() {
+		if q.id == id && id != "" {
+			d.Rule = "grant " + q.grant
+			k.settle(q, d)
+			return true
+		}
+	}
+	return false
 }
 
 // review settles q if the policy in force decides it.
@@ -187,11 +233,11 @@ func (k *desk) questions() []Question {
 	for _, q := range k.open {
 		out = append(out,
 			Question{Proto: q.proto, Name: q.name.String(), Addr: q.addr, Port: q.port, Since: q.since, Until: q.until,
-				Waiting: q.waiting})
+				Waiting: q.waiting, ID: q.id, Grant: q.grant, Method: q.method, Path: q.path})
 	}
 	slices.SortFunc(out, func(a, b Question) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name), a.Addr.Compare(b.Addr),
-			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
+			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.ID, b.ID))
 	})
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coppice-dev/coppice/internal/grant"
 	"github.com/coppice-dev/coppice/internal/limit"
@@ -151,5 +152,42 @@ func TestGrants_BoundHeldBodies(t *testing.T) {
 	g.Gate.bodies.Release(limit.HeldBodies - 100)
 	if out := send(100); !strings.HasSuffix(out, "200") {
 		t.Errorf("%s", out)
+	}
+}
+
+// TestGrants_ReleaseHeldBodies checks that bodies that never end, or whose grant is revoked, are not held for ever.
+func TestGrants_ReleaseHeldBodies(t *testing.T) {
+	t.Parallel()
+	g, _ := newLogin(t, "")
+	none := func() bool {
+		if !g.Gate.bodies.TryAcquire(limit.HeldBodies) {
+			return false
+		}
+		g.Gate.bodies.Release(limit.HeldBodies)
+		return true
+	}
+	part := func(most string, flags ...string) {
+		g.clean(g.curl(append(flags, "https://key.example/login/", "-H", "Content-Type: application/json", "-H", "Expect:",
+			"-H", "Content-Length: 100000", "-d", "{", "--max-time", most)...))
+	}
+	part("1", "--http1.1")
+	part("1", "--http2")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		part("60", "--http1.1")
+	}()
+	await(t, "a body is held", func() bool { return !none() })
+	g.give(nil, nil)
+	<-done
+	await(t, "no body is held", none)
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * patience); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
 	}
 }

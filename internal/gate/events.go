@@ -57,6 +57,8 @@ type Event struct {
 	Decoy string
 	// Grants are those whose secrets a request carries, with KindRequest; or that which was refused.
 	Grants []string
+	// Question identifies a KindAsk about a grant; Grants, Method and Path are what it is about.
+	Question string
 	// Until is when a pending KindAsk is denied if unanswered.
 	Until time.Time
 	// In and Out are the bytes into the sandbox and out of it, with KindEnd and KindAnswer.

@@ -241,7 +241,7 @@ func (j judge) Deny(q inspect.Request, reason string) {
 
 // Begin decides about a request. The request is registered before that, so that a policy change either finds it or
 // precedes it.
-func (j judge) Begin(q inspect.Request) (inspect.Exchange, *inspect.Denial) {
+func (j judge) Begin(ctx context.Context, q inspect.Request) (inspect.Exchange, *inspect.Denial) {
 	x := &exchange{judge: j, event: j.about(q), body: j.tokens.sent.Stream()}
 	if err := j.tokens.request(q); err != nil {
 		return nil, x.caught(err)
@@ -253,7 +253,7 @@ func (j judge) Begin(q inspect.Request) (inspect.Exchange, *inspect.Denial) {
 	}
 	j.live[x] = struct{}{}
 	j.flow.mu.Unlock()
-	no := x.decide(q)
+	no := x.decide(ctx, q)
 	if no != nil {
 		x.leave()
 		return nil, no
@@ -283,7 +283,7 @@ func (x *exchange) ask() Decision {
 }
 
 // decide asks the policy, and which secrets the request carries, and reports the decision.
-func (x *exchange) decide(q inspect.Request) *inspect.Denial {
+func (x *exchange) decide(ctx context.Context, q inspect.Request) *inspect.Denial {
 	d := x.ask()
 	x.event.Verdict, x.event.Rule, x.event.Reason = d.Verdict, d.Rule, d.Reason
 	if d.Verdict != Allow {
@@ -300,12 +300,12 @@ func (x *exchange) decide(q inspect.Request) *inspect.Denial {
 			return x.deny(http.StatusTooManyRequests, l.Rule, "the rule's rate, "+l.Rate.String()+", is exhausted", "")
 		}
 	}
-	if no := x.charge(q); no != nil {
+	if no := x.charge(ctx, q); no != nil {
 		return no
 	}
 	e := x.event
 	e.Kind = KindRequest
-	if !x.record(e) {
+	if !x.record(ctx, e) {
 		x.uncharge()
 		return &inspect.Denial{Status: http.StatusServiceUnavailable,
 			Reason: "the request could not be written to the journal"}

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"maps"
@@ -53,7 +54,17 @@ func (g *Gate) SetSecrets(all wallet.Grants) error {
 		return ""
 	})
 	g.wallet.Forget()
+	g.desk.reviewAll()
 	return nil
+}
+
+// Answer approves or denies the pending request with an ID. It does nothing if there is none.
+func (g *Gate) Answer(id string, allow bool) {
+	if allow {
+		g.desk.answer(id, Decision{Verdict: Allow, Reason: "approved by the owner"})
+		return
+	}
+	g.desk.answer(id, Decision{Reason: "denied by the owner"})
 }
 
 const (
@@ -64,15 +75,23 @@ const (
 	recordPatience = 5 * time.Second
 )
 
-// charge decides which secrets a request carries, counts their uses, and gets their values and those that the answer may
-// have.
-func (x *exchange) charge(q inspect.Request) *inspect.Denial {
+// charge decides which secrets a request carries, counts their uses, and gets their values and those that the answer
+// may have. It waits for the approval of the owner, if a grant requires that.
+func (x *exchange) charge(ctx context.Context, q inspect.Request) *inspect.Denial {
 	use := grant.Use{Host: q.Host, Port: x.to.Port(), TLS: x.hello.Load() != nil, HTTP: q.HTTPRequest, Header: q.Header}
+	approved := wallet.Carried{}
 	for {
-		carry, no := x.wallet.Decide(use)
+		carry, pending, no := x.wallet.Decide(use, approved)
 		if no != nil {
 			x.event.Grants = []string{no.Grant}
 			return x.deny(http.StatusForbidden, "", no.Reason, no.Hint)
+		}
+		if pending != nil {
+			if no := x.approval(ctx, q, pending); no != nil {
+				return no
+			}
+			approved[pending.Grant.Name] = pending.Grant
+			continue
 		}
 		if carry == nil {
 			return nil
@@ -89,14 +108,45 @@ func (x *exchange) charge(q inspect.Request) *inspect.Denial {
 		}
 		carry.Cancel()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), fetchPatience)
+	fetching, cancel := context.WithTimeout(ctx, fetchPatience)
 	defer cancel()
-	err := x.carry.Fetch(ctx, q.Host, q.Method, q.Path)
+	err := x.carry.Fetch(fetching, q.Host, q.Method, q.Path)
 	if err == nil {
 		return nil
 	}
 	x.uncharge()
 	return x.refuseFetch(err)
+}
+
+// approval waits until the owner approves that a request carries the secret of a grant. Meanwhile it has no use and no
+// value of the grant.
+func (x *exchange) approval(ctx context.Context, q inspect.Request, p *wallet.Pending) *inspect.Denial {
+	name := p.Grant.Name
+	x.event.Grants = []string{name}
+	at := place{proto: TCP, name: q.Host, port: x.to.Port(), grant: name}
+	about := subject{id: strings.ToLower(rand.Text()[:10]), method: x.event.Method, path: x.event.Path}
+	if p.Each {
+		at.one = about.id
+	}
+	review := func() Decision {
+		switch gone, asks := x.wallet.Review(p, q.Host); {
+		case gone:
+			return Decision{Rule: "grant " + name, Reason: "it was revoked or changed"}
+		case !asks:
+			return Decision{Verdict: Allow, Rule: "grant " + name, Reason: "approved by the owner"}
+		}
+		return Decision{Verdict: Ask}
+	}
+	const hint = "the owner can approve a request with: coppice net log NAME --asking"
+	why := Decision{Reason: "grant " + name + " requires approval", Hint: hint}
+	switch d := x.desk.holdAbout(ctx, about, at, why, review); {
+	case !d.passes():
+		return x.deny(http.StatusForbidden, "", "grant "+name+": "+d.Reason, hint)
+	case x.cause.Load() != nil: // a change of the policy has cut the connection meanwhile
+		return x.deny(http.StatusForbidden, "", *x.cause.Load(), "")
+	}
+	x.event.Grants = nil
+	return nil
 }
 
 // refuseFetch refuses a request because a value could not be read or put into it.
@@ -118,14 +168,14 @@ func (x *exchange) uncharge() {
 
 // record reports that a request will be forwarded. If it carries a secret, the report has been received when record
 // returns true, so that a gate that is killed cannot forget a use.
-func (x *exchange) record(e Event) bool {
+func (x *exchange) record(ctx context.Context, e Event) bool {
 	if !x.journal.emit(e) {
 		return false
 	}
 	if len(e.Grants) == 0 {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), recordPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordPatience)
 	defer cancel()
 	return x.journal.settle(ctx)
 }

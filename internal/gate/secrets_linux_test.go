@@ -144,7 +144,8 @@ func (g *granting) curl(args ...string) string {
 	return string(out)
 }
 
-// clean checks that no value is in what was given to the sandbox or in the journal.
+// clean checks that no value is in what was given to the sandbox or in the journal, whatever its case, which names of
+// headers lose.
 func (g *granting) clean(texts ...string) {
 	g.t.Helper()
 	g.mu.Lock()
@@ -153,7 +154,7 @@ func (g *granting) clean(texts ...string) {
 	for _, text := range texts {
 		for _, value := range []string{secretToken, secretKey} {
 			for name, form := range forms(value) {
-				if strings.Contains(text, form) {
+				if strings.Contains(strings.ToLower(text), strings.ToLower(form)) {
 					g.t.Errorf("the value as %s: %.300q", name, text)
 				}
 			}

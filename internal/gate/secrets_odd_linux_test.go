@@ -27,6 +27,7 @@ var oddAnswers = map[string]string{
 	"chunk":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n$v\r\n",
 	"extended": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;t=$v\r\na\r\n0\r\n\r\n",
 	"trailer":  "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nno token $v\r\n\r\n",
+	"names":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: $v\r\n$v: a\r\n\r\n1\r\na\r\n0\r\n$v: a\r\n\r\n",
 	"upgrade":  "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: $v\r\n\r\n",
 	"coding":   "HTTP/1.1 200 OK\r\nContent-Encoding: $v\r\nContent-Length: 0\r\n\r\n",
 	"coded":    "HTTP/1.1 200 OK\r\nContent-Encoding: $v\r\nContent-Length: 1\r\n\r\na",

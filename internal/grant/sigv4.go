@@ -40,7 +40,11 @@ func (s Site) signs(u Use, f field, needle string) (is bool, why string) {
 	}
 	region, service := parts[2], parts[3]
 	if !s.covers(region, service) {
-		return false, "it does not allow service " + shown(service) + " in region " + shown(region)
+		why = "it does not allow service " + shown(service) + " in region " + shown(region)
+		if s.refuses(service) {
+			why += ", unless a site names the service, since it creates or returns credentials"
+		}
+		return false, why
 	}
 	why = s.elsewhere(u.Host.String(), region, service)
 	return why == "", why
@@ -68,7 +72,8 @@ func (s Site) refuses(service string) bool {
 // the names of hosts are checked too. Hosts of others are those that the grant names.
 func (s Site) elsewhere(host, region, service string) string {
 	name, ours := "", false
-	for _, domain := range []string{".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".api.aws", ".on.aws"} {
+	for _, domain := range []string{".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".api.aws", ".on.aws",
+		".api.amazonwebservices.com.cn", ".on.amazonwebservices.com.cn"} {
 		if at, ok := strings.CutSuffix(host, domain); ok {
 			name, ours = at, true
 		}
@@ -87,14 +92,33 @@ func (s Site) elsewhere(host, region, service string) string {
 			label = ""
 		}
 	}
-	related := strings.HasPrefix(label, service+"-") || strings.HasSuffix(label, "-"+service)
+	label = strings.TrimPrefix(strings.TrimSuffix(label, "-fips"), "fips-")
+	if label == "s3" && strings.Contains("."+name, ".control.vpce-") {
+		label = s3Control
+	}
 	switch {
 	case label == service || slices.Contains(endpoints(service), label):
 		return ""
-	case related && !s.refuses(label):
+	case related(label, service) && !s.refusesPart(label, service):
 		return ""
 	}
 	return "host " + host + " is not one of service " + shown(service)
+}
+
+// s3Control is the name in hosts of the control of S3, whose signatures are for s3. Its operation GetDataAccess returns
+// an access key, and that of S3 do not, so that Site.Refused has this name besides those of services.
+const s3Control = "s3-control"
+
+// related reports whether a name in a host is that of a service, or one of its names.
+func related(label, service string) bool {
+	return label == service || strings.HasPrefix(label, service+"-") || strings.HasSuffix(label, "-"+service)
+}
+
+// refusesPart reports whether a name in a host is one of a refused service, which has a longer name than service.
+func (s Site) refusesPart(label, service string) bool {
+	return slices.ContainsFunc(s.Refused, func(r string) bool {
+		return len(r) > len(service) && related(label, r) && s.refuses(r)
+	})
 }
 
 // regional reports whether label is the name of a region, such as us-gov-east-1.

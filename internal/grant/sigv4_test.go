@@ -12,8 +12,9 @@ import (
 func TestSigV4_ChecksHosts(t *testing.T) {
 	t.Parallel()
 	g := Issued{Grant: given(t, "aws", `{"preset": "aws", "hosts": ["*.amazonaws.com", "*.amazonaws.com.cn", "*.api.aws",
-		"*.on.aws", "s3.corp.example"]}`), Placeholder: placeholderOf(t, AWS, "aws")}
-	named := Issued{Grant: given(t, "named", `{"preset": "aws", "sites": [{"in": "sigv4", "services": ["ec2", "sts"]}]}`),
+		"*.on.aws", "*.api.amazonwebservices.com.cn", "s3.corp.example"]}`), Placeholder: placeholderOf(t, AWS, "aws")}
+	named := Issued{Grant: given(t, "named", `{"preset": "aws", "sites": [{"in": "sigv4", "services": ["ec2", "sts",
+		"redshift-serverless"]}]}`),
 		Placeholder: placeholderOf(t, AWS, "named")}
 	for _, x := range []struct {
 		host, scope string
@@ -25,7 +26,6 @@ func TestSigV4_ChecksHosts(t *testing.T) {
 		{"b.s3.dualstack.us-west-2.amazonaws.com", "us-west-2/s3", g, true},
 		{"b.s3-us-west-2.amazonaws.com", "us-west-2/s3", g, true},
 		{"b.s3-accelerate.amazonaws.com", "eu-west-1/s3", g, true},
-		{"1234.s3-control.eu-west-1.amazonaws.com", "eu-west-1/s3", g, true},
 		{"vpce-1-2.s3.us-east-1.vpce.amazonaws.com", "us-east-1/s3", g, true},
 		{"b.s3.cn-north-1.amazonaws.com.cn", "cn-north-1/s3", g, true},
 		{"dynamodb.us-gov-east-1.amazonaws.com", "us-gov-east-1/dynamodb", g, true},
@@ -45,7 +45,14 @@ func TestSigV4_ChecksHosts(t *testing.T) {
 		{"s3.eu-west-1.amazonaws.com", "us-east-1/s3", g, false},
 		{"eu-west-1.amazonaws.com", "eu-west-1/s3", g, false},
 		{"s3express-control.eu-west-1.amazonaws.com", "eu-west-1/s3", g, false},
-		{"ec2-instance-connect.eu-west-1.amazonaws.com", "eu-west-1/ec2", g, false},
+		{"1234.s3-control.eu-west-1.amazonaws.com", "eu-west-1/s3", g, false}, // has GetDataAccess
+		{"1234.s3-control-fips.dualstack.us-east-1.amazonaws.com", "us-east-1/s3", g, false},
+		{"1234.control.vpce-1a-2b.s3.eu-west-1.vpce.amazonaws.com", "eu-west-1/s3", g, false},
+		{"sts-fips.us-east-1.amazonaws.com", "us-east-1/fips", g, false},
+		{"cognito-identity-fips.us-east-1.amazonaws.com", "us-east-1/cognito", g, false},
+		{"ecs-a-1.us-east-1.amazonaws.com", "us-east-1/1", g, false},
+		{"sts.cn-north-1.api.amazonwebservices.com.cn", "cn-north-1/s3", g, false},
+		{"redshift-serverless-fips.us-east-1.amazonaws.com", "us-east-1/redshift-serverless", named, true},
 		{"ec2-instance-connect.eu-west-1.amazonaws.com", "eu-west-1/ec2", named, false},
 		{"ec2.eu-west-1.amazonaws.com", "eu-west-1/ec2", named, true},
 		{"sts.eu-west-1.amazonaws.com", "eu-west-1/sts", named, true},
@@ -65,6 +72,30 @@ func TestSigV4_ChecksHosts(t *testing.T) {
 		"/20260102/s3/aws4_request,SignedHeaders=host,Signature=0")
 	if r := set(t, g).Decide(u, nil, now); r.Deny == nil || !strings.Contains(r.Deny.Reason, "version 4A") {
 		t.Errorf("%+v", r.Deny)
+	}
+}
+
+// TestSigV4_RefusesServicesWithCredentials checks that the preset signs for no service that returns an access key, unless
+// a site names it.
+func TestSigV4_RefusesServicesWithCredentials(t *testing.T) {
+	t.Parallel()
+	for service, host := range map[string]string{
+		"s3-control": "1234.s3-control", "sts": "sts", "codepipeline": "codepipeline", "finspace-api": "api.finspace-api",
+		"eks-auth": "eks-auth", "deadline": "deadline", "ec2": "ec2",
+	} {
+		for item, signed := range map[string]bool{
+			`{"preset": "aws"}`: false,
+			`{"preset": "aws", "sites": [{"in": "sigv4", "services": ["` + service + `", "s3"]}]}`: true,
+		} {
+			g := Issued{Grant: given(t, "aws", item), Placeholder: placeholderOf(t, AWS, "aws")}
+			u := use(t, "POST", "https://"+host+".us-east-1.amazonaws.com/")
+			scope := strings.Replace(service, "s3-control", "s3", 1)
+			u.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential="+AWS.Parts(g.Placeholder)[0]+"/20260102/us-east-1/"+
+				scope+"/aws4_request,SignedHeaders=host,Signature=0")
+			if r := set(t, g).Decide(u, nil, now); (len(r.Put) == 1) != signed {
+				t.Errorf("%s with %s: %+v, %+v", service, item, r.Put, r.Deny)
+			}
+		}
 	}
 }
 

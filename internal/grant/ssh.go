@@ -157,6 +157,8 @@ func (g Grant) checkSSH(no func(hint, format string, args ...any) error) error {
 		return no("omit mode and env", "a grant for SSH has no placeholder")
 	case g.Insecure || g.Allow.Query != nil:
 		return no("omit it", "insecure and query are for HTTP")
+	case g.Ask != "" && g.Ask != AskNever:
+		return no("omit ask, or give the grant for the time of one command: --uses 1", "ask is for HTTP")
 	}
 	return nil
 }

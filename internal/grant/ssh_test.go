@@ -108,6 +108,7 @@ func TestGrant_ForSSH(t *testing.T) {
 		"host keys are for SSH":        func(i *Item) { i.Sites = []SiteItem{{In: "bearer"}} },
 		"no placeholder":               func(i *Item) { i.Mode = "replace" },
 		"invalid host key":             func(i *Item) { i.HostKeys = []string{"x"} },
+		"ask is for HTTP":              func(i *Item) { i.Ask = "each" },
 	} {
 		i := Item{Hosts: []string{"git.example"}, Sites: []SiteItem{{In: "ssh"}}, HostKeys: []string{hostKey}}
 		change(&i)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/audit"
 	"github.com/coppice-dev/coppice/internal/grant"
 	"github.com/coppice-dev/coppice/internal/journal"
@@ -25,6 +26,8 @@ type Box interface {
 	// requests of revoked grants have been cut, but no request can get a secret. Conflict: the inside does not trust the
 	// gate's authority.
 	SetSecrets(ctx context.Context, s plan.Secrets) error
+	// Net returns the state of the gate, with the pending requests.
+	Net(ctx context.Context) (wire.NetNow, error)
 }
 
 // Held is a locked sandbox. It must not be used after Unlock.
@@ -51,6 +54,9 @@ type Store interface {
 	PutGrant(ctx context.Context, g meta.Grant) error
 	DropGrant(ctx context.Context, id timeline.SandboxID, name string) error
 	Ticket(ctx context.Context, id timeline.SandboxID, fresh []byte) ([]byte, error)
+	// Setting reads a setting; "" when it was never set.
+	Setting(ctx context.Context, key string) (string, error)
+	SetSetting(ctx context.Context, key, value string) error
 }
 
 // Broker is the process that has the values of secrets. client.Client implements it.
@@ -85,6 +91,10 @@ type Config struct {
 	Rand      io.Reader
 	Now       func() time.Time
 	Log       *slog.Logger
+	// Caller returns the name of the caller of an operation, for the ledger; "" if it has none.
+	Caller func(context.Context) string
+	// Clean removes secrets from a text for the ledger.
+	Clean func(string) string
 }
 
 // The timeouts of requests: to a keeper, and to the broker, which may have to ask a store.
@@ -97,6 +107,8 @@ const (
 type Grants struct {
 	config Config        // never changed
 	wake   chan struct{} // has a token if Watch must look again
+
+	consenting sync.Mutex // held while the consents are changed
 
 	mu         sync.Mutex
 	registered map[timeline.SandboxID]bool // sandboxes with a registration; false if it must be repeated

@@ -26,7 +26,7 @@ func (c *Grants) rows(ctx context.Context, id timeline.SandboxID) ([]meta.Grant,
 		return nil, err
 	}
 	for i := range now {
-		if now[i].Used == before[i].Used && now[i].State == before[i].State {
+		if now[i].Used == before[i].Used && now[i].State == before[i].State && now[i].Refused.Equal(before[i].Refused) {
 			continue // the cursor alone is not worth a write
 		}
 		if err := c.config.Store.PutGrant(ctx, now[i]); err != nil {
@@ -57,7 +57,13 @@ func (c *Grants) counted(rows []meta.Grant) ([]meta.Grant, error) {
 			return nil, err
 		}
 		for _, ev := range evs {
-			if ev.Kind != wire.NetHTTP || !slices.Contains(ev.Grants, row.Name) || ev.Time.Before(row.Given) {
+			if !slices.Contains(ev.Grants, row.Name) || ev.Time.Before(row.Given) {
+				continue
+			}
+			if ev.Kind == wire.NetDeny && ev.Status != 0 { // without one, the answer had the secret, which was removed
+				row.Refused, row.RefusedWhy = ev.Time, ev.Reason
+			}
+			if ev.Kind != wire.NetHTTP {
 				continue
 			}
 			row.Used += int64(max(1, ev.Count))

@@ -19,8 +19,11 @@ import (
 type draft = ledger.Draft
 
 // enforce registers the live grants of rows with the broker, and passes rows to the box of the sandbox. Both are tried
-// even if one fails. A sandbox without a box has no registration: its next start makes one.
-func (c *Grants) enforce(ctx context.Context, s Held, rec *meta.Sandbox, rows []meta.Grant) (broker, box error) {
+// even if one fails. A sandbox without a box has no registration: its next start makes one. answers settle pending
+// requests.
+func (c *Grants) enforce(
+	ctx context.Context, s Held, rec *meta.Sandbox, rows []meta.Grant, answers ...plan.Answer,
+) (broker, box error) {
 	b := s.Box()
 	if b == nil {
 		return nil, nil
@@ -29,6 +32,7 @@ func (c *Grants) enforce(ctx context.Context, s Held, rec *meta.Sandbox, rows []
 	if err != nil {
 		return err, b.SetSecrets(ctx, plan.Secrets{}) // nothing passes that depends on them
 	}
+	secrets.Answers = answers
 	broker = c.register(ctx, r)
 	ctx, cancel := context.WithTimeout(ctx, boxPatience)
 	defer cancel()
@@ -61,7 +65,8 @@ func (c *Grants) prepare(
 			return s, r, err
 		}
 		s.Grants = append(s.Grants, plan.Grant{Name: row.Name, Item: row.Item, Kind: row.Kind,
-			Placeholder: row.Placeholder, Aliases: row.Aliases, Revoked: is.Revoked, Given: row.Given, Used: row.Used})
+			Placeholder: row.Placeholder, Aliases: row.Aliases, Revoked: is.Revoked, Given: row.Given, Used: row.Used,
+			Approved: row.Approved})
 		if is.Revoked {
 			continue
 		}

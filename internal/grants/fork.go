@@ -74,7 +74,7 @@ func (c *Grants) reissue(
 		return false, err
 	}
 	old := row
-	row.Sandbox, row.Epoch, row.Counted = child.ID, 0, nil
+	row.Sandbox, row.Epoch, row.Counted, row.Approved = child.ID, 0, nil, nil
 	if able(child) != nil || mode == string(grant.ForkNone) || mode == "" && is.Fork != grant.ForkReissue {
 		row.State, row.Why = wire.GrantRevoked, "a fork does not have this grant of its source"
 		return false, c.config.Store.PutGrant(ctx, row)

@@ -46,8 +46,9 @@ type world struct {
 	set        map[timeline.SandboxID]plan.Secrets
 	registered map[string]client.Registration
 	boot       string
-	brokerErr  error // of every call to the broker
-	boxErr     error // of SetSecrets
+	asking     []wire.NetQuestion // pending requests of every box
+	brokerErr  error              // of every call to the broker
+	boxErr     error              // of SetSecrets
 	ledgerErr  error
 }
 
@@ -63,7 +64,8 @@ func newWorld(t *testing.T) *world {
 		boxes: map[timeline.SandboxID]bool{}, set: map[timeline.SandboxID]plan.Secrets{},
 		registered: map[string]client.Registration{}}
 	w.Grants = New(Config{Sandboxes: w, Store: db, Broker: brokerOf{w}, Recorder: w, Socket: "/broker", Key: make([]byte, 32),
-		Rand: rand.Reader, Now: w.clock, Log: slog.New(slog.DiscardHandler)})
+		Rand: rand.Reader, Now: w.clock, Log: slog.New(slog.DiscardHandler),
+		Caller: func(context.Context) string { return "me" }, Clean: func(s string) string { return s }})
 	return w
 }
 
@@ -152,6 +154,12 @@ func (b lockedBox) Box() Box {
 		return b
 	}
 	return nil
+}
+
+func (b lockedBox) Net(context.Context) (wire.NetNow, error) {
+	b.w.mu.Lock()
+	defer b.w.mu.Unlock()
+	return wire.NetNow{Asking: b.w.asking}, nil
 }
 
 func (b lockedBox) SetSecrets(_ context.Context, s plan.Secrets) error {

@@ -88,6 +88,9 @@ func shown(row meta.Grant) (wire.Grant, error) {
 		Sites: []string{}, Methods: is.Allow.Methods, Paths: is.Allow.Paths, Mode: string(is.Mode), Env: is.Env,
 		Placeholder: row.Placeholder, Fork: string(is.Fork), State: row.State, Why: row.Why, Given: row.Given,
 		Uses: is.Uses, Used: row.Used}
+	if is.Ask != grant.AskNever {
+		w.Ask = string(is.Ask)
+	}
 	for _, s := range is.Sites {
 		w.Sites = append(w.Sites, s.String())
 	}
@@ -99,6 +102,9 @@ func shown(row meta.Grant) (wire.Grant, error) {
 	}
 	if !row.LastUsed.IsZero() {
 		w.LastUsed = &row.LastUsed
+	}
+	if !row.Refused.IsZero() {
+		w.Refused, w.RefusedWhy = &row.Refused, row.RefusedWhy
 	}
 	return w, nil
 }

@@ -337,6 +337,21 @@ func (f *fake) RevokeGrant(_ context.Context, name, grant string) error {
 	return f.err
 }
 
+func (f *fake) ListConsents(context.Context) (wire.ConsentsResult, error) {
+	f.did("listconsents")
+	return wire.ConsentsResult{Consents: []wire.Consent{{Digest: "sha256:0"}}}, f.err
+}
+
+func (f *fake) Consent(_ context.Context, req wire.ConsentRequest) (wire.ConsentsResult, error) {
+	f.did("consent", req)
+	return wire.ConsentsResult{Consents: []wire.Consent{{Digest: "sha256:0"}}}, f.err
+}
+
+func (f *fake) RevokeConsent(_ context.Context, digest string) error {
+	f.did("revokeconsent", digest)
+	return f.err
+}
+
 func (f *fake) Asking(_ context.Context, name string) (wire.NetAsking, error) {
 	f.did("asking", name)
 	return wire.NetAsking{Asking: []wire.NetQuestion{{Place: "a.example"}}}, f.err

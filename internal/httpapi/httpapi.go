@@ -64,6 +64,9 @@
 //	GET    /v1/sandboxes/{name}/grants        GrantsResult
 //	PUT    /v1/sandboxes/{name}/grants/{grant}    GrantSpec, Grant; admin
 //	DELETE /v1/sandboxes/{name}/grants/{grant}    nothing (204); admin
+//	GET    /v1/consents                       ConsentsResult; admin
+//	POST   /v1/consents                       ConsentRequest, ConsentsResult; admin
+//	DELETE /v1/consents/{digest}              nothing (204); admin
 //	POST   /v1/sandboxes/{name}/socket        SocketResult
 //	DELETE /v1/sandboxes/{name}/socket        nothing (204)
 //

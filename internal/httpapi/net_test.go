@@ -90,6 +90,32 @@ func TestGrantRoutes_ReachEngine(t *testing.T) {
 	}
 }
 
+func TestConsentRoutes_ReachEngine(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	c := serve(t, f)
+	ctx := t.Context()
+	if all, err := c.Consents(ctx); err != nil || len(all) != 1 || f.last() != `listconsentsnull` {
+		t.Errorf("%+v, %v after %s", all, err, f.last())
+	}
+	req := wire.ConsentRequest{Policy: []wire.PolicyFile{{Level: "project", Name: "/p", Text: "t"}}, Digests: []string{"d"}}
+	if all, err := c.Consent(ctx, req); err != nil || len(all) != 1 ||
+		f.last() != `consent[{"policy":[{"level":"project","name":"/p","text":"t"}],"digests":["d"]}]` {
+		t.Errorf("%+v, %v after %s", all, err, f.last())
+	}
+	if err := c.RevokeConsent(ctx, "sha256:0"); err != nil || f.last() != `revokeconsent["sha256:0"]` {
+		t.Errorf("%v after %s", err, f.last())
+	}
+	before := f.last()
+	h := newServer(auth.Principal{TokenID: "t", Scope: auth.Operate}, httpapi.Options{Roles: roles(f)})
+	for method, at := range map[string]string{http.MethodGet: "", http.MethodPost: "", http.MethodDelete: "/sha256:0"} {
+		if w := ask(h, method, "/v1/consents"+at, `{"policy":[],"digests":[]}`); w.Code != http.StatusForbidden ||
+			f.last() != before {
+			t.Errorf("%s without the scope admin: %d %s", method, w.Code, w.Body)
+		}
+	}
+}
+
 func TestNetRoutes_RejectInvalidQueries(t *testing.T) {
 	t.Parallel()
 	f := &fake{}

@@ -165,6 +165,12 @@ type Secrets interface {
 	GiveGrant(ctx context.Context, name, grant string, spec wire.GrantSpec) (wire.Grant, error)
 	// RevokeGrant revokes a grant. On return, no request carries its secret.
 	RevokeGrant(ctx context.Context, name, grant string) error
+	// ListConsents returns the consents to grants that policy files of projects request.
+	ListConsents(ctx context.Context) (wire.ConsentsResult, error)
+	// Consent consents to requested grants, and returns these consents.
+	Consent(ctx context.Context, req wire.ConsentRequest) (wire.ConsentsResult, error)
+	// RevokeConsent ends a consent, by its digest.
+	RevokeConsent(ctx context.Context, digest string) error
 }
 
 // Network is the network of a sandbox, and its policy. No method starts a sandbox.

@@ -34,4 +34,24 @@ func (s *Server) addGrants(api huma.API) {
 		func(ctx context.Context, in *Granting) error {
 			return s.opt.Secrets.RevokeGrant(ctx, in.Name, in.Grant)
 		})
+	s.addConsents(api)
+}
+
+// addConsents adds the operations on consents to grants that policy files of projects request.
+func (s *Server) addConsents(api huma.API) {
+	const at = "/v1/consents"
+	plain(s, api, operation("GET", at, "consents", "List consents to requested grants", tagNet, auth.Admin),
+		func(ctx context.Context, _ *struct{}) (wire.ConsentsResult, error) {
+			return s.opt.Secrets.ListConsents(ctx)
+		})
+	plain(s, api, operation("POST", at, "consent", "Consent to grants that a policy file requests", tagNet, auth.Admin),
+		func(ctx context.Context, in *struct{ Body wire.ConsentRequest }) (wire.ConsentsResult, error) {
+			return s.opt.Secrets.Consent(ctx, in.Body)
+		})
+	silent(s, api, operation("DELETE", at+"/{digest}", "revokeConsent", "End a consent", tagNet, auth.Admin),
+		func(ctx context.Context, in *struct {
+			Digest string `path:"digest" doc:"digest of the consent"`
+		}) error {
+			return s.opt.Secrets.RevokeConsent(ctx, in.Digest)
+		})
 }

@@ -165,6 +165,11 @@ func (s *Server) fork(ctx context.Context, in *struct {
 	if err := mayWiden(ctx, req.Policy); err != nil {
 		return wire.ForkResult{}, err
 	}
+	if req.Grants == "reissue" && limited(auth.From(ctx)) {
+		return wire.ForkResult{},
+			fault.New(fault.Denied, "a token that is limited to some sandboxes cannot give forks grants").
+				WithHint("omit grants: forks get those that the owner gave with fork")
+	}
 	widen, err := s.widener(ctx)
 	if err != nil {
 		return wire.ForkResult{}, err

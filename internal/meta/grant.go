@@ -36,7 +36,10 @@ type GrantBody struct {
 	Epoch       uint32          `json:"epoch,omitempty"`
 	Given       time.Time       `json:"given"`
 	LastUsed    time.Time       `json:"last_used,omitzero"`
-	Why         string          `json:"why,omitempty"`     // reason of the State
+	Why         string          `json:"why,omitempty"`      // reason of the State
+	Approved    []string        `json:"approved,omitempty"` // hosts to which the owner has approved uses
+	Refused     time.Time       `json:"refused,omitzero"`   // the last refusal, and its reason
+	RefusedWhy  string          `json:"refused_why,omitempty"`
 	Counted     json.RawMessage `json:"counted,omitempty"` // up to where the journal was read for Used
 }
 

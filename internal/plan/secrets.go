@@ -18,6 +18,14 @@ type Secrets struct {
 	// Env holds the placeholders, KEY=VALUE each, for commands that start from now on. Their own environment takes
 	// precedence over it, and it over Config.Env.
 	Env []string `json:"env,omitempty"`
+	// Answers settle pending requests of the gate that would carry a secret. They hold for these requests alone.
+	Answers []Answer `json:"answers,omitempty"`
+}
+
+// Answer is the owner's answer to a pending request.
+type Answer struct {
+	ID    string `json:"id"`
+	Allow bool   `json:"allow,omitempty"`
 }
 
 // Needed reports whether the inside must trust the gate's authority.
@@ -38,4 +46,6 @@ type Grant struct {
 	Revoked     bool            `json:"revoked,omitempty"`
 	Given       time.Time       `json:"given"` // the time from which Item's For counts
 	Used        int64           `json:"used,omitempty"`
+	// Approved are the hosts to which the owner has approved requests, if the Item asks for the first.
+	Approved []string `json:"approved,omitempty"`
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coppice-dev/coppice/client/wire"
 	"github.com/coppice-dev/coppice/internal/fault"
+	"github.com/coppice-dev/coppice/internal/grant"
 	"github.com/coppice-dev/coppice/internal/meta"
 	"github.com/coppice-dev/coppice/internal/policy"
 )
@@ -106,6 +107,11 @@ func Ask(req wire.CreateRequest) (p policy.Policy, warnings []string, err error)
 		return p, nil, err
 	}
 	p, notes, err := compose(append(all, policy.Layer{Level: policy.Flags, Document: flags})...)
+	if err != nil {
+		return p, nil, err
+	}
+	section, err := grant.Merge(all...)
+	p.Secrets, notes = section.Given, append(notes, texts(section.Notes)...)
 	switch {
 	case err != nil:
 		return p, nil, err
@@ -115,6 +121,15 @@ func Ask(req wire.CreateRequest) (p policy.Policy, warnings []string, err error)
 			WithHint("omit one of them")
 	}
 	return p, append(warnings, notes...), nil
+}
+
+// Secrets returns the grants that the files of a request name.
+func Secrets(files []wire.PolicyFile) (grant.Section, error) {
+	all, _, err := layers(files)
+	if err != nil {
+		return grant.Section{}, err
+	}
+	return grant.Merge(all...)
 }
 
 // environment returns the environment of a policy for a record; variables of the request are kept as written.
@@ -146,6 +161,12 @@ func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.P
 	if err != nil {
 		return nil, err
 	}
+	for _, l := range all {
+		for name, s := range l.Document.Secrets {
+			return nil, fault.New(fault.Unsupported, "the policy of a fork cannot give grants, as %s does", s.At).
+				WithHint("remove secrets, and give the grant afterwards: coppice grant NAME %s", name)
+		}
+	}
 	all = append(all, base.Layer(policy.User))
 	if tier != "" {
 		flags, err := flagsDocument(wire.CreateRequest{Tier: tier})
@@ -168,6 +189,7 @@ func (s *Policies) Refork(ctx context.Context, rec *meta.Sandbox, files []wire.P
 		}
 		p.Tier.Value = policy.Tier(rec.Tier)
 	}
+	p.Secrets = base.Secrets
 	if err := hidesNothing(p, rec.Tier); err != nil {
 		return nil, err
 	}

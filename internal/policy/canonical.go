@@ -55,6 +55,12 @@ func ParseCanonical(text []byte) (Policy, error) {
 	for k, v := range d.Env {
 		p.Env[k] = Said[string]{v.Value, at}
 	}
+	for k, v := range d.Secrets {
+		if p.Secrets == nil {
+			p.Secrets = map[string]Said[Secret]{}
+		}
+		p.Secrets[k] = Said[Secret]{v.Value, at}
+	}
 	about := map[Path]string{}
 	for _, g := range HiddenPaths() {
 		for _, h := range slices.Concat(g.Paths, g.Decoys) {

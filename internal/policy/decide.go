@@ -188,7 +188,7 @@ func (n Network) allowed(q Request, perhaps *Rule) Decision {
 			d.Limited = append(d.Limited, r)
 		}
 		d.MaxRequest, d.MaxBytes = least(d.MaxRequest, r.MaxRequest), least(d.MaxBytes, r.MaxBytes)
-		if r.Rate != (Rate{}) && (d.Rate == Rate{} || r.Rate.compare(d.Rate) < 0) {
+		if r.Rate != (Rate{}) && (d.Rate == Rate{} || r.Rate.Compare(d.Rate) < 0) {
 			d.Rate = r.Rate
 		}
 	}

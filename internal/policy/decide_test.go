@@ -293,7 +293,7 @@ func TestDecide_RuleLiftsNoOtherLimit(t *testing.T) {
 			return
 		}
 		if after.Verdict != Allow || least(before.MaxBytes, after.MaxBytes) != after.MaxBytes ||
-			least(before.MaxRequest, after.MaxRequest) != after.MaxRequest || after.Rate.compare(before.Rate) > 0 {
+			least(before.MaxRequest, after.MaxRequest) != after.MaxRequest || after.Rate.Compare(before.Rate) > 0 {
 			t.Fatalf("%s: %+v, then %+v", q, before, after)
 		}
 	})

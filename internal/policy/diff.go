@@ -115,6 +115,13 @@ func Diff(a, b Policy) []Change {
 		return all
 	}
 	lists("env", env(a), env(b), Other)
+	secrets := func(p Policy) (all []string) {
+		for _, k := range names(p.Secrets) {
+			all = append(all, k+"="+string(p.Secrets[k].Value))
+		}
+		return all
+	}
+	lists("secrets", secrets(a), secrets(b), Wider)
 	return out
 }
 

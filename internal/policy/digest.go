@@ -24,6 +24,9 @@ func (p Policy) document() Document {
 	if p.MemoryFork.Value == MemoryDeny { // likewise
 		d.MemoryFork = &p.MemoryFork
 	}
+	if len(p.Secrets) > 0 { // likewise
+		d.Secrets = p.Secrets
+	}
 	d.Network = &Said[Access]{
 		Access{Mode: p.Network.Mode, Allow: p.Network.Allow, Deny: p.Network.Deny, Ask: &Said[bool]{Value: p.Network.Ask}},
 		p.NetAt}

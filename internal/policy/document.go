@@ -83,6 +83,7 @@ type Document struct {
 	Limits     map[string]Said[int64]
 	Evidence   *EvidenceSaid // what is recorded as evidence
 	Env        map[string]Said[string]
+	Secrets    map[string]Said[Secret] // grants, by name
 
 	// Warnings are possible mistakes.
 	Warnings Problems

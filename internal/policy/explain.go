@@ -69,6 +69,9 @@ func Explain(p Policy) []Line {
 	for _, k := range names(p.Env) {
 		say("env."+k, strconv.Quote(p.Env[k].Value), p.Env[k].At)
 	}
+	for _, k := range names(p.Secrets) {
+		say("secrets."+k, string(p.Secrets[k].Value), p.Secrets[k].At)
+	}
 	return out
 }
 

@@ -43,6 +43,8 @@ func documentShape(dir string) shape[Document] {
 			func(d *Document, v EvidenceSaid) { d.Evidence = &v }),
 		key("env", "Environment variables. They are readable inside the sandbox, so they must not be secret.", envShape(),
 			func(d *Document, v map[string]Said[string]) { d.Env = v }),
+		key("secrets", "Grants of secrets, by name. What a project's file names is a request, which the owner must "+
+			"consent to.", secretsShape(), func(d *Document, v map[string]Said[Secret]) { d.Secrets = v }),
 	)
 }
 

@@ -134,6 +134,14 @@ func (p Pattern) Matches(h Host) bool {
 	return h == p.host
 }
 
+// Within reports whether o matches every host that p matches.
+func (p Pattern) Within(o Pattern) bool {
+	if p.below {
+		return o.below && (p.host == o.host || strings.HasSuffix(p.host.name, "."+o.host.name))
+	}
+	return o.Matches(p.host)
+}
+
 // IsZero reports whether p matches nothing.
 func (p Pattern) IsZero() bool { return p.host.IsZero() }
 

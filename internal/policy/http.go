@@ -128,6 +128,22 @@ func matches(pattern, path string, equal func(a, b string) bool) bool {
 	return true
 }
 
+// PathWithin reports whether the pattern o of Requests.Paths matches every path that the pattern p matches.
+func PathWithin(p, o string) bool {
+	for o != "*" {
+		part, rest, more := strings.Cut(p, "/")
+		want, restWanted, moreWanted := strings.Cut(o, "/")
+		switch {
+		case p == "*", more != moreWanted, want == "*" && part == "", want != "*" && want != part:
+			return false
+		case !more:
+			return true
+		}
+		p, o = rest, restWanted
+	}
+	return true
+}
+
 // allowQuery reports whether r has every key of a query with the same value, and each key is there once.
 func (r Requests) allowQuery(raw string) bool {
 	if raw == "" {

@@ -58,6 +58,11 @@ func join(a, b Document) Document {
 		maps.Copy(d.Env, b.Env)
 		maps.Copy(d.Env, a.Env)
 	}
+	if a.Secrets != nil || b.Secrets != nil {
+		d.Secrets = map[string]Said[Secret]{}
+		maps.Copy(d.Secrets, b.Secrets)
+		maps.Copy(d.Secrets, a.Secrets)
+	}
 	return d
 }
 

@@ -51,6 +51,9 @@ type Policy struct {
 	LimitsAt   map[string]Origin // by the keys of the limits section
 	Evidence   Evidence
 	Env        map[string]Said[string]
+	// Secrets are grants, by name. Merge leaves it empty: package grant merges the sections secrets of documents, as it
+	// knows what a grant is.
+	Secrets map[string]Said[Secret]
 
 	// Notes are settings without effect, because another level was stricter. Equality of policies ignores them.
 	Notes Problems
@@ -96,6 +99,7 @@ func MergeAt(home string, layers ...Layer) (Policy, error) {
 			return Policy{}, fault.New(fault.Invalid, "unknown policy level %d", l.Level)
 		}
 		m.sameEnv(said[l.Level], l.Document)
+		m.problems = append(m.problems, sameSecrets(said[l.Level], l.Document)...)
 		if l.Level == Project {
 			m.fromProject(l.Document)
 		}

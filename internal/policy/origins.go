@@ -76,6 +76,10 @@ func (p *Policy) each(fn func(what string, at *Origin)) {
 		fn("env."+key, &said.At)
 		p.Env[key] = said
 	}
+	for name, said := range p.Secrets {
+		fn("secrets."+name, &said.At)
+		p.Secrets[name] = said
+	}
 }
 
 // clone copies what the fn of each may change.
@@ -85,6 +89,7 @@ func (p Policy) clone() Policy {
 	p.Decoys, p.Mounts, p.Ignore = slices.Clone(p.Decoys), slices.Clone(p.Mounts), slices.Clone(p.Ignore)
 	p.Network.Allow, p.Network.Deny = slices.Clone(p.Network.Allow), slices.Clone(p.Network.Deny)
 	p.LimitsAt, p.Env = maps.Clone(p.LimitsAt), maps.Clone(p.Env)
+	p.Secrets = maps.Clone(p.Secrets)
 	return p
 }
 

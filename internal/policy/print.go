@@ -59,6 +59,13 @@ func (d Document) MarshalJSON() ([]byte, error) {
 		}
 		out["env"] = env
 	}
+	if d.Secrets != nil {
+		secrets := map[string]Secret{}
+		for k, v := range d.Secrets {
+			secrets[k] = v.Value
+		}
+		out["secrets"] = secrets
+	}
 	return marshal(out)
 }
 

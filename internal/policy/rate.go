@@ -44,8 +44,8 @@ func (r Rate) String() string {
 	return ""
 }
 
-// compare compares rates by what they let pass; the zero Rate lets everything pass.
-func (r Rate) compare(o Rate) int {
+// Compare compares rates by what they let pass; the zero Rate lets everything pass.
+func (r Rate) Compare(o Rate) int {
 	if r.Count == 0 || o.Count == 0 {
 		return cmp.Compare(o.Count, r.Count)
 	}

@@ -80,7 +80,7 @@ func TestRate_ParseAndCompare(t *testing.T) {
 		if err != nil || r.String() != s {
 			t.Fatalf("%s: %s, %v", s, r, err)
 		}
-		if i > 0 && last.compare(r) >= 0 || r.compare(Rate{}) >= 0 || (Rate{}).compare(r) <= 0 {
+		if i > 0 && last.Compare(r) >= 0 || r.Compare(Rate{}) >= 0 || (Rate{}).Compare(r) <= 0 {
 			t.Errorf("%s is not above %s, or not below the zero Rate", r, last)
 		}
 		last = r

@@ -64,9 +64,10 @@ func (k *keeper) setSecrets(s plan.Secrets) error {
 	if conn != nil {
 		defer conn.Close()
 	}
-	if err := p.SetSecrets(conn, s.Grants); err != nil {
+	if err := p.SetSecrets(conn, s.Grants, s.Answers...); err != nil {
 		return err
 	}
+	s.Answers = nil // another gate has other questions
 	k.secrets.Store(&s)
 	return noLine
 }

@@ -37,6 +37,8 @@ type Secrets struct {
 	Line    *os.File     `json:"-"`
 	HasLine bool         `json:"has_line,omitempty"` // set by Process
 	Grants  []plan.Grant `json:"grants,omitempty"`
+	// Answers settle pending requests, after the grants have been replaced.
+	Answers []plan.Answer `json:"answers,omitempty"`
 	// Later makes the sandbox trust the gate's authority although it has no grants yet; only in the first Request.
 	Later bool `json:"later,omitempty"`
 }

@@ -186,9 +186,10 @@ func (p *Process) SetPolicy(phases []plan.Phase) error {
 }
 
 // SetSecrets replaces the grants, and the line unless line is nil; line is not closed. When it returns nil, connections
-// that have carried the secret of a grant that is gone or revoked have been cut, and the gate has forgotten its value.
-func (p *Process) SetSecrets(line *os.File, grants []plan.Grant) error {
-	_, err := p.ask(Request{Secrets: &Secrets{Line: line, Grants: grants}})
+// that have carried the secret of a grant that is gone or revoked have been cut, and the gate has forgotten its value;
+// the answers have settled pending requests.
+func (p *Process) SetSecrets(line *os.File, grants []plan.Grant, answers ...plan.Answer) error {
+	_, err := p.ask(Request{Secrets: &Secrets{Line: line, Grants: grants, Answers: answers}})
 	return err
 }
 

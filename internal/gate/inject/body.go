@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/coppice-dev/coppice/internal/grant"
 )
@@ -17,6 +18,11 @@ func Fits(r *http.Request, s grant.Site) (bool, error) {
 	types := r.Header["Content-Type"]
 	if r.Body == nil || r.Body == http.NoBody || len(types) == 0 {
 		return false, nil
+	}
+	for name := range r.Header { // which many servers read like - (RFC 3875, 4.1.18)
+		if low := strings.ToLower(name); low == "content_type" || low == "content_encoding" {
+			return false, errors.New("the request has header " + low)
+		}
 	}
 	if len(types) > 1 {
 		return false, errors.New("the request has several types of its body")
@@ -50,6 +56,9 @@ func IntoBody(body []byte, p grant.Put, value []byte) (out []byte, found bool, e
 	var begin, end int
 	var text, put string
 	if p.Site.In == grant.InJSON {
+		if !utf8.Valid(value) {
+			return nil, false, errors.New("its value is not in UTF-8, as JSON must be")
+		}
 		if begin, end, text, err = findJSON(body, p.Site.Pointer); err == nil {
 			put, err = quoted(string(value))
 		}
@@ -71,6 +80,9 @@ func findForm(form, name string) (begin, end int, text string, err error) {
 		value, verr := url.QueryUnescape(v)
 		if kerr != nil || verr != nil {
 			return 0, 0, "", errors.New("the escapes in the form are invalid")
+		}
+		if key == "_method" {
+			return 0, 0, "", errors.New("the form names another method in _method")
 		}
 		if key == name {
 			if end > 0 {

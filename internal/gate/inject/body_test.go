@@ -31,6 +31,7 @@ func TestIntoBody(t *testing.T) {
 		{"form:token", "token=xP", ""}, {"form:token", "token", ""}, {"form:token", "", ""}, {"form:token", "a=token=P", ""},
 		{"form:token", "token=P&token=P", "!"}, {"form:token", "token=P&tok%65n=x", "!"}, {"form:token", "token=%zz", "!"},
 		{"form:token", "%zz=1&token=P", "!"}, {"form:token", "token=P;x=1", ""},
+		{"form:token", "token=P&_method=DELETE", "!"}, {"form:token", "%5fmethod=x&token=P", "!"},
 		// What two programs could read in different ways.
 		{"json:/token", `{"token":"P","token":"x"}`, "!"}, {"json:/token", `{"token":"P","t\u006fken":"P"}`, "!"},
 		{"json:/a/token", `{"a":{"token":"P"},"a":{"token":"P"}}`, "!"}, {"json:/a/token", `{"a":{"token":"P","token":1}}`, "!"},
@@ -66,6 +67,10 @@ func TestIntoBody(t *testing.T) {
 	if _, _, err := IntoBody([]byte(`{"t":""}`), grant.Put{Site: site(t, "json:/t"), Placeholders: []string{""}}, nil); err == nil {
 		t.Error("an empty value")
 	}
+	p := grant.Put{Site: site(t, "json:/t"), Placeholders: []string{"P"}}
+	if out, _, err := IntoBody([]byte(`{"t":"P"}`), p, []byte("a\xff")); err == nil {
+		t.Errorf("a value that JSON cannot have: %q", out)
+	}
 }
 
 // TestFits checks which bodies are searched.
@@ -91,6 +96,13 @@ func TestFits(t *testing.T) {
 		}
 		if x.coding != "" {
 			r.Header.Set("Content-Encoding", x.coding)
+		}
+		if x.coding == "gzip" && x.fails {
+			r.Header = http.Header{"Content-Type": {x.kind}, "Content_encoding": {"gzip"}}
+			if _, err := Fits(r, site(t, x.site)); err == nil {
+				t.Errorf("%+v with an underscore fits", x)
+			}
+			r.Header = http.Header{"Content-Type": {x.kind}, "Content-Encoding": {"gzip"}}
 		}
 		if fits, err := Fits(r, site(t, x.site)); fits != x.fits || err != nil != x.fails {
 			t.Errorf("%+v: %v, %v", x, fits, err)

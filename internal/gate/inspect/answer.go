@@ -96,6 +96,7 @@ func (x *exchange) inform(code int, h textproto.MIMEHeader) error {
 func (x *exchange) answer(r *http.Response) error {
 	x.reply = r
 	x.Clean(r.Header)
+	x.Clean(r.Trailer) // names that the head announces
 	if err := x.refused(x.Spend(0, answerSize(r.StatusCode, r.Header))); err != nil {
 		return err
 	}

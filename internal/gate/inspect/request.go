@@ -75,7 +75,7 @@ func (c *conn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, &Denial{Status: http.StatusForbidden, Reason: why})
 		return
 	}
-	ex, no := c.Judge.Begin(q)
+	ex, no := c.Judge.Begin(r.Context(), q)
 	if no != nil {
 		refuse(w, r, no)
 		return

@@ -40,13 +40,13 @@ type Denial struct {
 // Error returns the reason.
 func (d *Denial) Error() string { return d.Reason }
 
-// Judge decides about requests and records their results. Its methods, and those of an Exchange, are called from several
-// goroutines, and must not wait for the sandbox or the network; but Begin may wait for the values of secrets, and Fill
-// for the body.
+// Judge decides about requests and records their results. Its methods, and those of an Exchange, are called from
+// several goroutines, and must not wait for the sandbox or the network; but Begin may wait for the values of secrets
+// and for the owner's approval, and Fill for the body.
 type Judge interface {
 	// Begin decides about a request before any of it is forwarded. It returns an Exchange, or a Denial, which it has
-	// recorded.
-	Begin(Request) (Exchange, *Denial)
+	// recorded. ctx ends with the connection at the latest.
+	Begin(ctx context.Context, q Request) (Exchange, *Denial)
 	// Deny records a request that is denied under any policy. The zero Request stands for one that could not be
 	// parsed.
 	Deny(q Request, reason string)

@@ -37,7 +37,7 @@ type court struct {
 	in       int64    // guarded by mu
 }
 
-func (c *court) Begin(q Request) (Exchange, *Denial) {
+func (c *court) Begin(_ context.Context, q Request) (Exchange, *Denial) {
 	if !c.allow(q) {
 		c.Deny(q, "the court says no")
 		return nil, &Denial{Status: 403, Rule: "rule 1", Reason: "the court says no", Hint: "appeal"}

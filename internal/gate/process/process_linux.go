@@ -226,10 +226,18 @@ func (w *warden) now() wire.NetNow {
 
 // asking converts a question to its wire form.
 func asking(q gate.Question) wire.NetQuestion {
-	ev := wire.NetEvent{Proto: string(q.Proto), Name: q.Name, Port: int(q.Port)}
+	ev := wire.NetEvent{Proto: string(q.Proto), Name: q.Name, Port: int(q.Port), Question: questionOf(q.ID)}
 	if q.Addr.IsValid() {
 		ev.Addr = q.Addr.String()
 	}
 	return wire.NetQuestion{Place: ev.Place(), Proto: ev.Proto, Name: ev.Name, Addr: ev.Addr, Port: ev.Port,
-		Since: q.Since, Until: q.Until, Waiting: q.Waiting}
+		Since: q.Since, Until: q.Until, Waiting: q.Waiting, Grant: q.Grant, Method: q.Method, Path: q.Path}
+}
+
+// questionOf returns the place of a question about a grant, by its ID; "" for another question.
+func questionOf(id string) string {
+	if id == "" {
+		return ""
+	}
+	return wire.GrantQuestion + id
 }

@@ -46,7 +46,13 @@ func (w *warden) setSecrets(s control.Secrets, conn *os.File) error {
 			old.Close()
 		}
 	}
-	return w.gate.SetSecrets(all)
+	if err := w.gate.SetSecrets(all); err != nil {
+		return err
+	}
+	for _, a := range s.Answers {
+		w.gate.Answer(a.ID, a.Allow)
+	}
+	return nil
 }
 
 // hangUp closes the line.
@@ -65,7 +71,7 @@ func (w *warden) trusted() bool {
 
 // issued converts the grants of a plan.
 func issued(sandbox string, all []plan.Grant) (wallet.Grants, error) {
-	out := wallet.Grants{Sandbox: sandbox, Used: map[string]int64{}}
+	out := wallet.Grants{Sandbox: sandbox, Used: map[string]int64{}, Approved: map[string][]string{}}
 	for _, p := range all {
 		var item grant.Item
 		d := json.NewDecoder(bytes.NewReader(p.Item))
@@ -88,7 +94,7 @@ func issued(sandbox string, all []plan.Grant) (wallet.Grants, error) {
 		}
 		out.Issued = append(out.Issued,
 			grant.Issued{Grant: g, Placeholder: p.Placeholder, Aliases: p.Aliases, Revoked: p.Revoked})
-		out.Used[p.Name] = p.Used
+		out.Used[p.Name], out.Approved[p.Name] = p.Used, p.Approved
 	}
 	return out, nil
 }
@@ -102,9 +108,6 @@ func supported(g grant.Grant) error {
 			return fault.New(fault.Unsupported, "grant %s: site %s is not supported yet", g.Name, s).
 				WithHint("use a site in requests, such as header, bearer, basic, query, path, cookie, json, form or sigv4")
 		}
-	}
-	if g.Ask != "" && g.Ask != grant.AskNever {
-		return fault.New(fault.Unsupported, "grant %s: ask is not supported yet", g.Name).WithHint("omit ask")
 	}
 	return nil
 }

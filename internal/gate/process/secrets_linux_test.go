@@ -393,9 +393,9 @@ func TestGateProgram_RefusesGrants(t *testing.T) {
 	}{
 		{never, good, fault.Unsupported},
 		{later, `{"hosts": ["a.example"], "sites": [{"in": "sigv4"}]}`, fault.Invalid}, // the secret is no access key
-		{later, `{"hosts": ["a.example"], "sites": [{"in": "ssh"}]}`, fault.Unsupported},
+		{later, `{"hosts": ["a.example"], "sites": [{"in": "ssh"}]}`, fault.Invalid},   // the keys of the host are unknown
 		{later, `{"hosts": ["a.example"], "sites": [{"in": "json", "pointer": "/a", "methods": ["POST"], "paths": ["/a"]}]}`, ""},
-		{later, `{"hosts": ["a.example"], "sites": [{"in": "bearer"}], "ask": "each"}`, fault.Unsupported},
+		{later, `{"hosts": ["a.example"], "sites": [{"in": "bearer"}], "ask": "each"}`, ""},
 		{later, `{"hosts": ["a.example"], "sites": [{"in": "bearer"}], "unknown": 1}`, fault.Internal},
 		{later, `{"hosts": ["a.example"], "sites": []}`, fault.Invalid},
 		{later, good, ""},

@@ -244,6 +244,7 @@ func (w *warden) report(e gate.Event) {
 		Verdict: e.Verdict.String(), Rule: e.Rule, Reason: e.Reason, Hint: e.Hint, Fix: e.Fix,
 		In: e.In, Out: e.Out,
 		Method: e.Method, Path: e.Path, Status: e.Status, Grants: e.Grants, Until: e.Until, Decoy: e.Decoy,
+		Question: questionOf(e.Question),
 	}
 	touched := e.Kind == gate.KindDecoy
 	if touched && w.stops {

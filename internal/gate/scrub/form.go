@@ -43,6 +43,11 @@ func (s Secret) forms(grant int) (all []form) {
 		whole := form{grant, text, fit(instead[i], len(text))}
 		all = whole.runs(all)
 	}
+	whole := form{grant, value[0], fit(instead[0], len(value[0]))}
+	for _, f := range whole.runs(nil) { // as S3 has the query in its errors
+		all = add(all, form{grant, fmt.Appendf(nil, "% x", f.text), fmt.Appendf(nil, "% x", f.in)})
+		clear(f.text)
+	}
 	return all
 }
 
@@ -108,7 +113,7 @@ func encodings(b []byte) [][]byte {
 	quoted, plain := inJSON(text)
 	for _, s := range []string{digits, strings.ToUpper(digits), query, lowerEscapes(query), path, lowerEscapes(path),
 		allEscaped(digits), allEscaped(strings.ToUpper(digits)), quoted, plain, strings.ReplaceAll(plain, "/", `\/`),
-		unicodeEscapes(text, "%04x"), unicodeEscapes(text, "%04X")} {
+		unicodeEscapes(text, "%04x"), unicodeEscapes(text, "%04X"), fmt.Sprintf("% x", b), fmt.Sprintf("% X", b)} {
 		all = append(all, []byte(s))
 	}
 	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {

@@ -3,6 +3,7 @@ package scrub
 import (
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 )
 
@@ -22,7 +23,8 @@ func (l *Live) Change(secrets []Secret) {
 	l.set = set
 }
 
-// Header removes values from the names and values of h. told is called for each value found.
+// Header removes values from the names and values of h. told is called for each value found. Names are also
+// searched in lower case, since package http writes some letters of them in upper case.
 func (l *Live) Header(h http.Header, told func(grant string)) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -33,7 +35,11 @@ func (l *Live) Header(h http.Header, told func(grant string)) {
 		for i, v := range values {
 			values[i] = l.set.text(v, told)
 		}
-		if clean := l.set.text(name, told); clean != name {
+		clean, low := l.set.text(name, told), strings.ToLower(name)
+		if clean == name {
+			clean = l.set.text(low, told)
+		}
+		if clean != name && clean != low {
 			delete(h, name)
 			h[clean] = append(h[clean], values...)
 		}

@@ -23,7 +23,7 @@ import (
 func texts(value string) map[string]string {
 	quoted, _ := json.Marshal(value)
 	all := map[string]string{"raw": value, "json": string(quoted[1 : len(quoted)-1]), "hex": hex.EncodeToString([]byte(value)),
-		"HEX": strings.ToUpper(hex.EncodeToString([]byte(value))), "query": url.QueryEscape(value),
+		"bytes": fmt.Sprintf("% x", value), "BYTES": fmt.Sprintf("% X", value), "HEX": strings.ToUpper(hex.EncodeToString([]byte(value))), "query": url.QueryEscape(value),
 		"path": url.PathEscape(value), "basic": base64.StdEncoding.EncodeToString([]byte("x-access-token:" + value))}
 	for at := range 3 {
 		for name, coding := range map[string]*base64.Encoding{"std": base64.StdEncoding, "url": base64.RawURLEncoding} {
@@ -64,6 +64,19 @@ func TestReader_RemovesEncodings(t *testing.T) {
 					t.Errorf("%s %s: %q of %q", name, split, got, text)
 				}
 			}
+		}
+	}
+}
+
+// TestReader_RemovesFromErrorsOfS3 checks the bytes of a canonical request, in which a session token is escaped.
+func TestReader_RemovesFromErrorsOfS3(t *testing.T) {
+	t.Parallel()
+	const session = "FwoGZXIvYXdzEJr//Xxq+0123456789abcdefgh=="
+	text := fmt.Sprintf("<CanonicalRequestBytes>% x</CanonicalRequestBytes>", "X-Amz-Security-Token="+url.QueryEscape(session)+"&")
+	got, err := io.ReadAll(known(Secret{"aws", []byte(session), inside}).Reader(strings.NewReader(text), func(string) {}))
+	for _, part := range []string{"FwoGZXIvYXdzEJr", "0123456789abcdefgh"} {
+		if err != nil || len(got) != len(text) || strings.Contains(string(got), fmt.Sprintf("% x", part)) {
+			t.Errorf("%s: %s, %v", part, got, err)
 		}
 	}
 }
@@ -196,6 +209,22 @@ func TestLive_RemovesFromHeaders(t *testing.T) {
 	if text := fmt.Sprint(h); strings.Contains(text, token) || strings.Contains(text, url.QueryEscape(odd)) ||
 		h.Get("Location") != "https://x.example/?t="+inside || len(h["Set-Cookie"]) != 2 || strings.Count(text, inside) != 2 {
 		t.Errorf("%v", h)
+	}
+}
+
+// TestLive_RemovesFromNames checks that a value is found in the name of a header as package http writes it.
+func TestLive_RemovesFromNames(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{token, "sk-ant-0123456789abcdefghij", "0a1b2c3d4e5f60718293a4b5c6d7e8f9", strings.ToUpper(token)} {
+		live := known(Secret{"names", []byte(value), inside})
+		for _, name := range []string{value, "x-" + value, value + "-x", strings.ToLower(value), strings.ToUpper(value)} {
+			h, found := http.Header{"Other": {"b"}}, 0
+			h.Add(name, "a")
+			live.Header(h, func(string) { found++ })
+			if text := strings.ToLower(fmt.Sprint(h)); strings.Contains(text, strings.ToLower(value)) || found != 1 || len(h) != 2 {
+				t.Errorf("%s as %s: %v", value, name, h)
+			}
+		}
 	}
 }
 

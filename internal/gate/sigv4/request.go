@@ -240,21 +240,27 @@ func one(h http.Header, name string) (string, error) {
 	return h[name][0], nil
 }
 
+// parameters are those of a signature in a query.
+var parameters = [...]string{"X-Amz-Algorithm", "X-Amz-Content-Sha256", "X-Amz-Credential", "X-Amz-Date",
+	"X-Amz-Expires", tokenName, "X-Amz-Signature", "X-Amz-SignedHeaders"}
+
 // presigned returns the parameters of a query for signatures, and whether it has a signature. One that is there twice,
-// or that cannot be decoded, is invalid text.
+// that has other letters in upper case, as some stores read it, or that cannot be decoded, is invalid text.
 func presigned(raw string) (pairs map[string]string, has bool) {
 	pairs = map[string]string{}
 	for pair := range strings.SplitSeq(raw, "&") {
 		k, v, _ := strings.Cut(pair, "=")
 		key, err := url.QueryUnescape(k)
 		value, verr := url.QueryUnescape(v)
-		if err != nil || !strings.HasPrefix(key, "X-Amz-") {
+		at := slices.IndexFunc(parameters[:], func(name string) bool { return strings.EqualFold(key, name) })
+		if err != nil || at < 0 {
 			continue
 		}
-		if _, twice := pairs[key]; twice || verr != nil {
+		name := parameters[at]
+		if _, twice := pairs[name]; twice || verr != nil || key != name {
 			value = "\x00"
 		}
-		pairs[key] = value
+		pairs[name] = value
 	}
 	_, credential := pairs["X-Amz-Credential"]
 	_, signature := pairs["X-Amz-Signature"]

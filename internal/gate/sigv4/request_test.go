@@ -62,12 +62,13 @@ func TestParse_RefusesQueries(t *testing.T) {
 	for want, changes := range map[string][]func(url.Values){
 		"not signed with":                     {set("X-Amz-Algorithm", "AWS")},
 		"version 4A":                          {set("X-Amz-Algorithm", "AWS4-ECDSA-P256-SHA256")},
-		"X-Amz-Expires":                       {set("X-Amz-Expires", "0"), set("X-Amz-Expires", "604801"), set("X-Amz-Expires", "-1"), set("X-Amz-Expires", "60", "61"), set("X-Amz-Expires")},
+		"X-Amz-Expires":                       {set("X-Amz-Expires", "0"), set("X-Amz-Expires", "604801"), set("X-Amz-Expires", "-1"), set("X-Amz-Expires", "60", "61"), set("X-Amz-Expires"), set("x-amz-expires", "60")},
 		"no date":                             {set("X-Amz-Date", ""), set("X-Amz-Date", "20130524T000000Z", "20130524T000000Z")},
 		"has expired":                         {set("X-Amz-Date", "20130523T225959Z")},
 		"clock":                               {set("X-Amz-Date", "20130524T001501Z")},
-		"scope of the signature is malformed": {set("X-Amz-Credential", "a/b"), set("X-Amz-Credential", otherID+"/20130524/us-east-1/s3/aws4_request", "x")},
+		"scope of the signature is malformed": {set("X-Amz-Credential", "a/b"), set("X-Amz-Credential", otherID+"/20130524/us-east-1/s3/aws4_request", "x"), set("x-amz-credential", "x")},
 		"host is not signed":                  {set("X-Amz-SignedHeaders", "x")},
+		"signed headers are malformed":        {set("x-amz-signedheaders", "host")},
 		"X-Amz-Content-Sha256 is invalid":     {set("X-Amz-Content-Sha256", "x"), set("X-Amz-Content-Sha256", streaming)},
 	} {
 		for i, change := range changes {
@@ -95,6 +96,7 @@ func TestSign_BoundsQueries(t *testing.T) {
 		{-time.Minute, 30 * time.Second, "30"}, {-2 * time.Minute, -time.Minute, ""}} {
 		r := presignedFor(t, func(v url.Values) {
 			v.Set("X-Amz-Security-Token", "another")
+			v.Set("x-amz-security-token", "another")
 			v.Set("X-Amz-SignedHeaders", "host;x-amz-security-token")
 		})
 		r.Header.Set(tokenName, "another")
@@ -114,7 +116,7 @@ func TestSign_BoundsQueries(t *testing.T) {
 			continue
 		}
 		v := r.URL.Query()
-		if len(v[tokenName]) != 1 || v.Get(tokenName) != "token+/=" || r.Header[tokenName] != nil ||
+		if len(v[tokenName]) != 1 || v.Has("x-amz-security-token") || v.Get(tokenName) != "token+/=" || r.Header[tokenName] != nil ||
 			v.Get("X-Amz-SignedHeaders") != "host" || len(v["X-Amz-Signature"]) != 1 || v.Get("X-Amz-Signature") == zeros {
 			t.Errorf("%+v: %s %v", x, r.URL, r.Header)
 		}

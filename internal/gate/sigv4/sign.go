@@ -109,7 +109,7 @@ func (q *Request) inQuery(r *http.Request, c Credentials, now, until time.Time) 
 		if value, ok := set[key]; ok && err == nil {
 			pair = k + "=" + encode(value, false)
 		}
-		if err != nil || key != "X-Amz-Signature" && key != tokenName {
+		if err != nil || !strings.EqualFold(key, "X-Amz-Signature") && !strings.EqualFold(key, tokenName) {
 			pairs = append(pairs, pair)
 		}
 	}

@@ -93,7 +93,7 @@ func (s *server) login(ctx context.Context, session Session) (*outside, error) {
 	case err != nil && key.err != nil:
 		return nil, key.err
 	case err != nil: // the text is from a server that may be another
-		return nil, fmt.Errorf("the server did not let the gate log in: %.500s", err)
+		return nil, fmt.Errorf("the server did not let the gate log in: %.500s", err.Error())
 	}
 	o := &outside{conn: conn, inside: s.inside, lean: lean}
 	o.work.Go(func() {
@@ -115,7 +115,7 @@ var (
 )
 
 func (o *outside) close() {
-	o.conn.Close()
+	_ = o.conn.Close()
 	o.work.Wait()
 }
 

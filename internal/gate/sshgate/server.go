@@ -180,7 +180,7 @@ func (s *server) channels(ctx context.Context, chans <-chan ssh.NewChannel, conn
 		s.Judge.Refused(why)
 		_ = one.Reject(ssh.Prohibited, "coppice: "+why) // the connection has ended otherwise
 		if refused++; refused >= maxRefused {
-			conn.Close()
+			_ = conn.Close()
 		}
 	}
 }
@@ -191,7 +191,7 @@ var protocols = regexp.MustCompile(`^version=[0-2]$`)
 // session waits for what the client wants to run. It returns when the client has closed the channel, which ends the
 // command.
 func (s *server) session(ctx context.Context, ch ssh.Channel, reqs <-chan *ssh.Request) {
-	defer ch.Close()
+	defer func() { _ = ch.Close() }()
 	defer s.hangUp()
 	protocol, began := "", false
 	for r := range reqs {

@@ -58,6 +58,9 @@ func (c *Carry) Into(r *http.Request, body []byte, hold func(int64) error) error
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	for _, p := range c.puts {
+		if until := c.Grants[p.Grant].Until; !until.IsZero() && !c.w.now().Before(until) { // while the body was read
+			return fault.New(fault.Denied, "grant %s has expired", p.Grant)
+		}
 		// A value that was rotated since it was fetched still goes out: the request is not later than the rotation.
 		if c.values[p.Grant] == nil || !c.w.standsLocked(p.Grant, c.Grants[p.Grant]) {
 			return fault.New(fault.Denied, "grant %s was revoked", p.Grant)

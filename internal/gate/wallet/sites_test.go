@@ -35,7 +35,7 @@ func TestInto_SignsForAWS(t *testing.T) {
 	}
 	u.Header = http.Header{"X-Amz-Date": {stamp}, "Authorization": {"AWS4-HMAC-SHA256 Credential=AKIAPLACEHOLDER22222/" + stamp[:8] +
 		"/eu-west-1/sqs/aws4_request, SignedHeaders=host;x-amz-date, Signature=" + strings.Repeat("0", 64)}}
-	c, no := w.Decide(u)
+	c, _, no := w.Decide(u, nil)
 	if no != nil || c == nil || c.Leaves() {
 		t.Fatalf("%+v, %+v", c, no)
 	}

@@ -1,7 +1,6 @@
 package wallet
 
 import (
-	"bytes"
 	"context"
 	"maps"
 	"net/http"
@@ -28,6 +27,8 @@ type Grants struct {
 	Sandbox string // its name, for hints
 	Issued  []grant.Issued
 	Used    map[string]int64 // uses before, by grant
+	// Approved are the hosts to which the owner has approved uses, by grant; only for grants with AskFirst.
+	Approved map[string][]string
 }
 
 // Wallet is the grants that are in force. Its methods are safe for concurrent use.
@@ -38,32 +39,13 @@ type Wallet struct {
 	mu      sync.Mutex
 	set     grant.Set                // guarded by mu
 	issued  map[string]grant.Issued  // of set, by name; guarded by mu
+	hosts   map[string][]string      // as Grants.Approved; guarded by mu
 	counts  map[string]*count        // by grant; guarded by mu
 	source  Source                   // nil if the gate has no line to the broker; guarded by mu
 	values  map[string]*value        // what new requests may carry, by grant; guarded by mu
-	held    map[*value]struct{}      // these, and what requests in progress carry; guarded by mu
+	held    map[*value]struct{}      // these, and what may be in answers in progress; guarded by mu
+	open    map[policy.Host]int      // requests in progress, by host, to those of grants; guarded by mu
 	waiting map[string]chan struct{} // grants whose value was asked for; closed with the answer; guarded by mu
-}
-
-// value is a value of a grant.
-type value struct {
-	grant, placeholder string
-	kind               grant.Kind
-	bytes              []byte
-	until              time.Time
-	uses               int  // requests in progress that carry it
-	gone               bool // it must not go out any more
-}
-
-// maxParts is how many parts of a value are secret by themselves: see grant.Kind.Parts.
-const maxParts = 3
-
-// parts returns the parts of v that are secret by themselves.
-func (v *value) parts() [][]byte {
-	if v.kind == grant.AWS {
-		return bytes.SplitN(v.bytes, []byte(":"), maxParts)
-	}
-	return [][]byte{v.bytes}
 }
 
 // keepFor is how long a value is used without asking for it again.
@@ -75,7 +57,7 @@ const tries = 5
 // New returns a Wallet without grants.
 func New(now func() time.Time) *Wallet {
 	return &Wallet{now: now, counts: map[string]*count{}, values: map[string]*value{}, held: map[*value]struct{}{},
-		waiting: map[string]chan struct{}{}}
+		open: map[policy.Host]int{}, waiting: map[string]chan struct{}{}}
 }
 
 // Change replaces the grants; requests that the others decided carry no secret any more. The values of grants that are
@@ -99,7 +81,7 @@ func (w *Wallet) Change(g Grants) error {
 		counts[one.Name] = c
 	}
 	before := w.issued
-	w.set, w.issued, w.counts = set, issued, counts
+	w.set, w.issued, w.counts, w.hosts = set, issued, counts, g.Approved
 	for name, one := range before {
 		if !w.standsLocked(name, one) {
 			w.dropLocked(name)
@@ -202,37 +184,6 @@ func (w *Wallet) Close() {
 	w.sweepLocked(func(*value) bool { return true })
 }
 
-// sweepLocked overwrites the values that no request carries and that are too old or gone, and those of also.
-func (w *Wallet) sweepLocked(also func(*value) bool) {
-	now, changed := w.now(), false
-	for v := range w.held {
-		old := v.gone || !now.Before(v.until)
-		if old && v.uses == 0 || also != nil && also(v) {
-			v.gone, changed = true, true
-			delete(w.held, v)
-			if w.values[v.grant] == v {
-				delete(w.values, v.grant)
-			}
-			clear(v.bytes)
-		}
-	}
-	if changed {
-		w.searchLocked()
-	}
-}
-
-// searchLocked makes the search find the held values.
-func (w *Wallet) searchLocked() {
-	var all []scrub.Secret
-	for v := range w.held {
-		instead := append(v.kind.Parts(v.placeholder), make([]string, maxParts)...)
-		for i, part := range v.parts() {
-			all = append(all, scrub.Secret{Grant: v.grant, Value: part, Placeholder: instead[i]})
-		}
-	}
-	w.live.Change(all)
-}
-
 // Live returns the values to remove from answers.
 func (w *Wallet) Live() *scrub.Live { return &w.live }
 
@@ -244,24 +195,34 @@ type Carry struct {
 	uses   Carried // the grants of puts
 	Grants Carried // these, and those of the answer
 	values map[string]*value
+	host   policy.Host // counted in Wallet.open, unless it is zero
 }
 
-// Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none, and none in the answer.
-// The caller must ask Gone after it has made sure that a later Change finds its connection.
-func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
+// Decide decides which secrets a request carries, and counts that as a use. A nil Carry is none, to a host of no grant.
+// The caller must ask Gone after it has made sure that a later Change finds its connection. approved are grants that
+// the owner has approved for this request; if another one requires approval, Decide returns it, and counts nothing.
+func (w *Wallet) Decide(u grant.Use, approved Carried) (*Carry, *Pending, *grant.Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if u.HTTP.Method == http.MethodTrace {
 		for _, g := range w.issued {
 			if names(g, u.Host) {
-				return nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent", Hint: "use another method"}
+				return nil, nil, &grant.Refusal{Grant: g.Name, Reason: "method TRACE returns what was sent",
+					Hint: "use another method"}
 			}
 		}
 	}
 	now := w.now()
 	r := w.set.Decide(u, w.spentLocked(now), now)
 	if r.Deny != nil {
-		return nil, r.Deny
+		return nil, nil, r.Deny
+	}
+	for _, p := range r.Put {
+		was, is := approved[p.Grant]
+		is = is && w.standsLocked(p.Grant, was)
+		if g := w.issued[p.Grant]; !is && w.asksLocked(g, u.Host) {
+			return nil, &Pending{Grant: g, Each: g.Ask == grant.AskEach}, nil
+		}
 	}
 	c := &Carry{w: w, puts: r.Put, uses: Carried{}, Grants: w.sentLocked(u.Host, now), values: map[string]*value{}}
 	for _, p := range r.Put {
@@ -271,10 +232,14 @@ func (w *Wallet) Decide(u grant.Use) (*Carry, *grant.Refusal) {
 			w.counts[p.Grant].add(now, g.Rate)
 		}
 	}
-	if len(c.Grants) == 0 {
-		return nil, nil
+	for _, g := range w.issued {
+		if names(g, u.Host) {
+			w.open[u.Host]++
+			c.host = u.Host
+			return c, nil, nil
+		}
 	}
-	return c, nil
+	return nil, nil, nil
 }
 
 // sentLocked returns the grants in force whose secrets a host may have received before, also from the sandbox's parent.
@@ -334,6 +299,12 @@ func (c *Carry) Done() {
 		v.uses--
 	}
 	c.values = nil
+	if !c.host.IsZero() {
+		if c.w.open[c.host]--; c.w.open[c.host] == 0 {
+			delete(c.w.open, c.host)
+		}
+		c.host = policy.Host{}
+	}
 	c.w.sweepLocked(nil)
 }
 
@@ -386,20 +357,4 @@ func (w *Wallet) fetch(ctx context.Context, name string, g grant.Issued, host po
 func noBroker() error {
 	return fault.New(fault.Unavailable, "the broker of secrets does not run").
 		WithHint("start it outside of the sandbox: coppice secret ls")
-}
-
-// keepLocked keeps a copy of a value.
-func (w *Wallet) keepLocked(name string, g grant.Issued, got line.Value) {
-	until := w.now().Add(keepFor)
-	if !got.Until.IsZero() && got.Until.Before(until) {
-		until = got.Until
-	}
-	if old := w.values[name]; old != nil {
-		old.gone = true
-	}
-	v := &value{grant: name, placeholder: g.Placeholder, kind: g.Kind, bytes: slices.Clone(got.Bytes), until: until}
-	w.values[name] = v
-	w.held[v] = struct{}{}
-	w.sweepLocked(nil)
-	w.searchLocked()
 }

@@ -105,8 +105,16 @@ func request() *http.Request {
 func decide(t *testing.T, w *Wallet) (*Carry, *grant.Refusal) {
 	t.Helper()
 	r := request()
-	return w.Decide(grant.Use{Host: host(t), Port: 443, TLS: true, Header: r.Header,
-		HTTP: policy.HTTPRequest{Method: r.Method, Path: "/"}})
+	c, pending, no := w.Decide(use(t, r), nil)
+	if pending != nil {
+		t.Fatalf("grant %s requires approval", pending.Grant.Name)
+	}
+	return c, no
+}
+
+func use(t *testing.T, r *http.Request) grant.Use {
+	return grant.Use{Host: host(t), Port: 443, TLS: true, Header: r.Header,
+		HTTP: policy.HTTPRequest{Method: r.Method, Path: "/"}}
 }
 
 // carry decides about a request and gets its value.
@@ -166,6 +174,57 @@ func TestValues_AreKeptForAMinute(t *testing.T) {
 		time.Sleep(time.Second)
 		if carry(t, w).Done(); b.gets != 3 {
 			t.Errorf("asked %d times", b.gets)
+		}
+	})
+}
+
+// TestValues_AreSearchedInStreams checks that an answer that began before the first use of a grant is searched until it
+// ends, with one copy of each value.
+func TestValues_AreSearchedInStreams(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &broker{value: token, until: time.Hour}
+		w := start(t, b, issued(t, nil))
+		stream, _, no := w.Decide(grant.Use{Host: host(t), Port: 443, TLS: true,
+			HTTP: policy.HTTPRequest{Method: "GET", Path: "/events"}}, nil)
+		if no != nil || stream == nil || len(stream.Grants) > 0 || stream.Fetch(t.Context(), host(t), "GET", "/") != nil {
+			t.Fatalf("%+v, %+v", stream, no)
+		}
+		for range 3 {
+			carry(t, w).Done()
+			time.Sleep(keepFor)
+			w.Sweep()
+		}
+		if !finds(w, token) || len(w.held) != 1 || b.gets != 3 {
+			t.Errorf("%d values are searched for, of %d", len(w.held), b.gets)
+		}
+		w.Drop("github")
+		b.value = newer
+		carry(t, w).Done()
+		if !finds(w, token) || !finds(w, newer) {
+			t.Error("an old value or the new one is not searched")
+		}
+		time.Sleep(keepFor)
+		stream.Done()
+		stream.Done()
+		if finds(w, token) || finds(w, newer) || len(w.held) != 0 || len(w.open) != 0 {
+			t.Error("the values are still known")
+		}
+	})
+}
+
+// TestInto_RefusesExpiredGrants checks that a request whose body arrives slowly does not leave after the end of its grant.
+func TestInto_RefusesExpiredGrants(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, &broker{value: token, until: time.Hour}, issued(t, func(i *grant.Item) { i.For = "8h" }))
+		c := carry(t, w)
+		defer c.Done()
+		if until := c.Grants["github"].Until; until.After(time.Now()) {
+			time.Sleep(time.Until(until))
+		}
+		if out := sent(t, c); !strings.Contains(out, "expired") {
+			t.Error("a request left after the end of its grant")
 		}
 	})
 }
@@ -368,4 +427,58 @@ func TestWallet_Concurrent(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestDecide_Asks checks that a request of a grant that requires approval has no use until it is approved, and which
+// approvals hold.
+func TestDecide_Asks(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []grant.AskMode{grant.AskFirst, grant.AskEach, "unknown"} {
+		w := New(time.Now)
+		one := issued(t, nil)
+		one.Ask = mode
+		change := func(g grant.Issued, hosts ...string) {
+			t.Helper()
+			err := w.Change(Grants{Issued: []grant.Issued{g}, Approved: map[string][]string{g.Name: hosts}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		change(one)
+		c, pending, no := w.Decide(use(t, request()), nil)
+		if c != nil || no != nil || pending == nil || pending.Grant.Name != one.Name ||
+			pending.Each != (mode == grant.AskEach) {
+			t.Fatalf("%s: %v, %+v, %v", mode, c, pending, no)
+		}
+		if gone, asks := w.Review(pending, host(t)); gone || !asks {
+			t.Errorf("%s: gone %v, asks %v", mode, gone, asks)
+		}
+		// An approval of another grant, or of an earlier form of it, does not hold.
+		other := one
+		other.Uses = 77
+		if c, _, _ := w.Decide(use(t, request()), Carried{one.Name: other}); c != nil {
+			t.Errorf("%s: the approval of another grant holds", mode)
+		}
+		if c, _, _ := w.Decide(use(t, request()), Carried{one.Name: one}); c == nil {
+			t.Errorf("%s: an approved request is not allowed", mode)
+		} else {
+			c.Cancel()
+		}
+		if used := w.counts[one.Name].used; used != 0 {
+			t.Errorf("%s: %d uses of requests that did not leave", mode, used)
+		}
+		change(one, "other.example")
+		if c, _, _ := w.Decide(use(t, request()), nil); c != nil {
+			t.Errorf("%s: the approval of another host holds", mode)
+		}
+		change(one, "api.example")
+		c, pending, _ = w.Decide(use(t, request()), nil)
+		if (c != nil) != (mode == grant.AskFirst) {
+			t.Errorf("%s: with an approved host: %v, %v", mode, c, pending)
+		}
+		change(other)
+		if gone, _ := w.Review(&Pending{Grant: one}, host(t)); !gone {
+			t.Errorf("%s: a changed grant is not gone", mode)
+		}
+	}
 }

@@ -240,10 +240,13 @@ type Fork struct {
 
 // Grant records that a secret was granted, used, or revoked.
 type Grant struct {
-	Event string `json:"event" jsonschema:"given, used, refused, revoked, expired or reissued for a fork"`
-	Grant string `json:"grant" jsonschema:"Name of the grant; never the secret"`
-	Host  string `json:"host,omitempty" jsonschema:"Host that it was used for"`
-	Until string `json:"until,omitempty" jsonschema:"Time when it expires"`
+	By     string `json:"by,omitempty" jsonschema:"Caller that consented or answered, as known to the daemon"`
+	Digest string `json:"digest,omitempty" jsonschema:"Digest of the request that was consented to"`
+	Event  string `json:"event" jsonschema:"given, used, refused, revoked, expired or reissued for a fork; approved or denied: a pending request with it; consented or withdrawn: the consent to a grant that a project's policy file requests"`
+	Grant  string `json:"grant" jsonschema:"Name of the grant; never the secret"`
+	Host   string `json:"host,omitempty" jsonschema:"Host that it was used for"`
+	Until  string `json:"until,omitempty" jsonschema:"Time when it expires"`
+	What   string `json:"what,omitempty" jsonschema:"The request that was consented to or answered, redacted"`
 }
 
 // Key records that the key that signs the log was changed.
