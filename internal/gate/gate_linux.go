@@ -132,7 +132,7 @@ type Gate struct {
 	tokens   tokens
 	wallet   *wallet.Wallet
 	bodies   *semaphore.Weighted // bytes of request bodies that are held for their secrets
-	logins   *semaphore.Weighted // connections over SSH that the gate ends
+	logins   logins
 	desk     *desk
 	names    *resolver
 	stack    *stack.Stack
@@ -218,7 +218,7 @@ func newGate(ctx context.Context, o Options, ethernet bool) (*Gate, error) {
 		g.wallet = wallet.New(g.now)
 	}
 	g.bodies = semaphore.NewWeighted(int64(g.bounds.Bodies))
-	g.logins = semaphore.NewWeighted(int64(g.bounds.Logins))
+	g.logins.most = g.bounds.Logins
 	g.SetPolicy(o.Policy)
 	g.names = newResolver(g.current, g.pins, g.journal, g.desk, o.Lookup, g.now)
 	g.names.tokens = g.tokens
@@ -320,6 +320,7 @@ func (g *Gate) tick(ctx context.Context) {
 		g.desk.sweep(now)
 		g.reportDropped(0)
 		g.endLogins()
+		g.logins.sweep()
 		g.sweepFlows()
 		g.sweepLingering(false)
 		g.wallet.Sweep()

@@ -68,12 +68,12 @@ const tooManyLogins = "the sandbox has too many connections that use grants"
 func (g *Gate) ssh(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
 	f.charge(g.spent.of(f.by.Load().Limits))
 	j := &sshJudge{Gate: g, flow: f}
-	if !g.logins.TryAcquire(1) {
+	if !g.logins.begin() {
 		f.cut(tooManyLogins)
 		j.Refused(tooManyLogins)
 		return
 	}
-	defer g.logins.Release(1)
+	defer g.logins.end()
 	names := []string{f.to.Addr().String()}
 	for _, n := range rl.byName {
 		names = append(names, n.name.String())
@@ -84,7 +84,9 @@ func (g *Gate) ssh(ctx context.Context, f *flow, in *gonet.TCPConn, rl ruling) {
 	ca, err := g.ca()
 	if err == nil {
 		err = sshgate.Serve(ctx, sshgate.Options{Inside: &counted{Conn: in, g: g, f: f}, Outside: f.out,
-			Authority: ca.Signer(), Names: names, Judge: j, Patience: sshPatience})
+			Authority: ca.Signer(), Names: names, Judge: j, Patience: sshPatience, Freed: g.logins.free})
+	} else {
+		g.logins.free()
 	}
 	if err != nil && f.cause.Load() == nil {
 		j.Refused(err.Error())

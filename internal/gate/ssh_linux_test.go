@@ -172,6 +172,39 @@ func TestGrants_SSHIsBounded(t *testing.T) {
 	f.denied(t, TCP, "SSH: "+tooManyLogins)
 }
 
+// TestGrants_SSHIsFreed runs more commands, one after another, than may be in memory.
+func TestGrants_SSHIsFreed(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, grant.Item{}, Bounds{Logins: 1})
+	for n := 0; n < 5; { // a connection is reset while too many are in memory
+		out, err := f.ssh("id")
+		if err == nil {
+			t.Fatal(out)
+		}
+		if strings.Contains(out, "not one of git") {
+			n++
+		}
+	}
+}
+
+// TestLogins_BoundsMemory ends connections that stay in memory.
+func TestLogins_BoundsMemory(t *testing.T) {
+	t.Parallel()
+	l := logins{most: 2}
+	for i := range 4 {
+		if !l.begin() {
+			t.Fatal(i)
+		}
+		l.end()
+	}
+	if l.sweep(); l.begin() {
+		t.Error("a fifth begins")
+	}
+	if l.free(); !l.begin() {
+		t.Error("none begins after one is freed")
+	}
+}
+
 // TestGate_Opening checks a connection whose grant goes away while it is accepted.
 func TestGate_Opening(t *testing.T) {
 	t.Parallel()

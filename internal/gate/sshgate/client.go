@@ -85,7 +85,7 @@ func (s *server) login(ctx context.Context, session Session) (*outside, error) {
 	if err := s.Outside.SetDeadline(time.Now().Add(s.Patience)); err != nil {
 		return nil, errGone
 	}
-	lean := &lean{Conn: s.Outside}
+	lean := &lean{Conn: s.Outside, other: s.inside}
 	conn, chans, reqs, err := ssh.NewClientConn(lean, "", config)
 	switch no := wrong.Load(); {
 	case err != nil && no != nil:

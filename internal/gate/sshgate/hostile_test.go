@@ -182,3 +182,31 @@ func TestServe_OtherKeyLater(t *testing.T) {
 		t.Errorf("%q, %d", errs, status)
 	}
 }
+
+// TestServe_Frees checks that nothing is left in memory of a connection, and that Freed does not come before.
+func TestServe_Frees(t *testing.T) {
+	t.Parallel()
+	w := begin(t, nil, nil)
+	if out, errs, status := w.run(allowed, "x"); out != "x" || status != 7 {
+		t.Fatalf("%q, %q, %d", out, errs, status)
+	}
+	runtime.GC()
+	select {
+	case <-w.freed:
+		t.Error("an open connection is freed")
+	default:
+	}
+	w.inside.Close()
+	w.ends("the client left")
+	for deadline := time.Now().Add(patience); ; {
+		runtime.GC()
+		select {
+		case <-w.freed:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the connection stays in memory")
+		}
+	}
+}

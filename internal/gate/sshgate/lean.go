@@ -16,6 +16,7 @@ var errHeld = errors.New("too many packets wait to be read")
 // lean is a connection that ends when too much of what it has read waits in its one channel.
 type lean struct {
 	net.Conn
+	other *lean // is in memory as long as this one; may be nil
 
 	mu      sync.Mutex
 	held    int // at most as many bytes wait; guarded by mu

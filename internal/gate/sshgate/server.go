@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,9 @@ type Options struct {
 	Authority crypto.Signer
 	Names     []string // of the host, in the certificate
 	Judge     Judge
+	// Freed is called once, when nothing of the connection is in memory any more. That may be some time after Serve, or
+	// never: x/crypto/ssh keeps goroutines that wait to pass on what a client has sent after a malformed message.
+	Freed func()
 	// Patience is how long a client may take to say what it wants, and to leave; and a server to let the gate in.
 	Patience time.Duration
 }
@@ -82,6 +86,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer o.Outside.Close()
 	defer o.Inside.Close()
 	s := &server{Options: o, inside: &lean{Conn: o.Inside}}
+	runtime.AddCleanup(s.inside, func(freed func()) { freed() }, o.Freed)
 	config, err := o.config()
 	if err != nil {
 		return err

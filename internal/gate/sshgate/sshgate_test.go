@@ -70,6 +70,7 @@ type world struct {
 	raw       func(net.Conn) // is the server, if not nil
 	inside    net.Conn       // of the sandbox
 	served    chan struct{}  // closed when Serve has returned err
+	freed     chan struct{}  // closed when the gate has freed the memory
 	err       error
 	outside   sync.WaitGroup
 
@@ -90,7 +91,8 @@ func begin(t testing.TB, change func(*world), serve func(ssh.Channel)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, user: newKey(t), key: newKey(t), authority: authority, served: make(chan struct{})}
+	w := &world{t: t, user: newKey(t), key: newKey(t), authority: authority, served: make(chan struct{}),
+		freed: make(chan struct{})}
 	pin, err := grant.ParseHostKey(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(w.key.PublicKey()))))
 	if err != nil {
 		t.Fatal(err)
@@ -109,14 +111,14 @@ func begin(t testing.TB, change func(*world), serve func(ssh.Channel)) *world {
 		}
 		w.serve(server, serve)
 	})
-	wait := patience
+	wait, freed := patience, w.freed
 	if w.quick {
 		wait = time.Second
 	}
 	go func() {
 		defer close(w.served)
 		w.err = Serve(context.Background(), Options{Inside: inside, Outside: out, Authority: w.authority,
-			Names: []string{"git.example"}, Judge: w, Patience: wait})
+			Names: []string{"git.example"}, Judge: w, Patience: wait, Freed: func() { close(freed) }})
 	}()
 	t.Cleanup(func() {
 		client.Close()
