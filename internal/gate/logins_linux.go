@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// logins counts connections over SSH that the gate ends: at most most at a time, and twice as many in memory. Those that
-// have ended are freed by the garbage collector; a hostile client can make one stay.
+// logins counts connections over SSH that the gate ends: at most most at a time, and twice as many in memory. The
+// garbage collector frees those that have ended; a hostile client can make one stay.
 type logins struct {
 	most int
 

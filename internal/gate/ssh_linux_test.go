@@ -151,7 +151,7 @@ func TestGrants_SSHEndsInTime(t *testing.T) {
 	}
 	late.Wait()
 	f.wait(t, "the end", func(e Event) bool { return e.Kind == KindEnd && e.Reason == "grant deploy has expired" })
-	if out, err := f.ssh("git-upload-pack '/acme/repo.git'"); err == nil || !strings.Contains(out+err.Error(), "has expired") {
+	if out, err := f.ssh("git-upload-pack '/acme/repo.git'"); err == nil || !strings.Contains(out, "has expired") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

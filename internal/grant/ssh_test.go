@@ -73,7 +73,8 @@ func TestParseHostKey(t *testing.T) {
 	}
 	for _, text := range []string{"", "SHA256:", "SHA256:AAAA", "MD5:00", k.Fingerprint + "=", "ssh-dss" + hostKey[11:],
 		"ssh-rsa" + hostKey[11:], hostKey[:20], hostKey + " comment", "ssh-ed25519", "x" + hostKey,
-		hostKey[:40] + "\r\n" + hostKey[40:], hostKey + "\n", k.Fingerprint + "\n", k.Fingerprint[:20] + "\r" + k.Fingerprint[20:],
+		hostKey[:40] + "\r\n" + hostKey[40:], hostKey + "\n", k.Fingerprint + "\n",
+		k.Fingerprint[:20] + "\r" + k.Fingerprint[20:],
 		k.Fingerprint[:49] + string(k.Fingerprint[49]+1)} {
 		if k, err := ParseHostKey(text); err == nil {
 			t.Errorf("%q: %+v", text, k)

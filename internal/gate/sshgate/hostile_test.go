@@ -121,7 +121,8 @@ func TestServe_SmallPackets(t *testing.T) {
 	}
 }
 
-// TestServe_TextOfServers checks that a server that has not proved its key writes no control bytes to a terminal inside.
+// TestServe_TextOfServers checks that a server that has not proved its key writes no control bytes, and little, to a
+// terminal inside.
 func TestServe_TextOfServers(t *testing.T) {
 	t.Parallel()
 	w := begin(t, func(w *world) {
