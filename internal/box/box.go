@@ -202,7 +202,9 @@ func connLasts(conn *net.UnixConn) (lasts bool, err error) {
 	var e error
 	err = raw.Control(func(fd uintptr) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		_, e = unix.Poll(p, 0)
+		for e = unix.EINTR; errors.Is(e, unix.EINTR); { // a signal interrupts also a poll that does not wait
+			_, e = unix.Poll(p, 0)
+		}
 		lasts = p[0].Revents == 0
 	})
 	return lasts, errors.Join(err, e)
