@@ -16,6 +16,10 @@ import (
 // than the keeper waits for the process to exit.
 const readFor = time.Second
 
+// deliverFor bounds how long Close then waits for the packets that were read and not yet decided about: fdbased reads
+// several at once. If it ends first, they are not counted.
+const deliverFor = 500 * time.Millisecond
+
 // readLast decides about all packets that are in the link when it is called, and then reads no more. Denials are
 // decided by the goroutine that reads packets, and those of names by the servers of DNS, which Close waits for. The
 // dispatcher stays attached until that goroutine has ended: without it, packets that were already read would be
@@ -42,7 +46,7 @@ func (g *Gate) readLast() {
 	}
 	if !all { // otherwise packets were sent since, which is too late
 		unread = g.discardRest()
-		waitUntil(time.Now().Add(discardFor), g.readsNoMore) // for those that it has read
+		waitUntil(time.Now().Add(deliverFor), g.readsNoMore) // for those that it has read
 	}
 	waitUntil(end, g.isAnswered)
 }
