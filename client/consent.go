@@ -22,7 +22,8 @@ func (c *Client) Consent(ctx context.Context, req wire.ConsentRequest) ([]wire.C
 	return res.Consents, err
 }
 
-// RevokeConsent ends a consent. Sandboxes that have the grant keep it. KindNotFound: there is no such consent.
+// RevokeConsent ends a consent. Sandboxes that have the grant keep it. KindNotFound: the daemon has no consent with
+// that digest.
 func (c *Client) RevokeConsent(ctx context.Context, digest string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/consents/"+url.PathEscape(digest), nil, nil)
 }

@@ -62,7 +62,7 @@ func levelOf(as string) (policy.Level, error) {
 
 // readPolicy reads one file. The document has its warnings.
 func (a *app) readPolicy(name string) (policy.Document, error) {
-	abs, text, err := readPolicyFile(name)
+	abs, text, err := readPolicyFile(name, true)
 	if err != nil {
 		return policy.Document{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -137,20 +138,25 @@ func (a *app) found() (out []wire.PolicyFile, err error) {
 
 // policyText reads and checks one file.
 func policyText(name, level string) (wire.PolicyFile, error) {
-	abs, text, err := readPolicyFile(name)
+	abs, text, err := readPolicyFile(name, level == wire.PolicyFlags)
 	if err == nil {
 		_, err = policy.Parse(abs, text)
 	}
 	return wire.PolicyFile{Level: level, Name: abs, Text: string(text)}, err
 }
 
-// readPolicyFile returns the absolute name and the content of a file.
-func readPolicyFile(name string) (string, []byte, error) {
+// readPolicyFile returns the absolute name and the content of a file. pipes allows a FIFO, as in --policy <(program). One
+// in a project could keep commands waiting, so it is not opened in a way that blocks.
+func readPolicyFile(name string, pipes bool) (string, []byte, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
 		return "", nil, fault.Wrap(err, "find %s", name)
 	}
-	f, err := os.Open(abs)
+	flags := os.O_RDONLY
+	if !pipes {
+		flags |= syscall.O_NONBLOCK
+	}
+	f, err := os.OpenFile(abs, flags, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, fault.New(fault.NotFound, "file %s not found", name).
 			WithHint("create it: coppice policy init %s", name)
@@ -159,6 +165,10 @@ func readPolicyFile(name string) (string, []byte, error) {
 		return "", nil, fault.Wrap(err, "open the policy")
 	}
 	defer f.Close()
+	if st, err := f.Stat(); !pipes && (err != nil || st.Mode()&os.ModeNamedPipe != 0) {
+		return "", nil, fault.New(fault.Invalid, "policy file %s is a FIFO", name).Because(err).
+			WithHint("remove it, or ignore it: --no-policy-files")
+	}
 	text, err := io.ReadAll(io.LimitReader(f, policy.MaxSize+1))
 	if err != nil {
 		return "", nil, fault.Wrap(err, "read %s", name)

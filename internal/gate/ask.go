@@ -90,7 +90,7 @@ func (k *desk) holdAbout(ctx context.Context, s subject, p place, d Decision, de
 		if q.grant != "" {
 			d.Reason = "the request was given up"
 		}
-		if q.one != "" { // nobody else waits for it
+		if q.one != "" { // no other request waits for it
 			k.settle(q, d)
 		}
 		return d

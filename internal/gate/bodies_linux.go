@@ -42,7 +42,7 @@ func (x *exchange) gather(r *http.Request, most int64) ([]byte, *inspect.Denial)
 	return body, nil
 }
 
-// errHeld is the error of a body that there is no room for.
+// errHeld is the error of a body that does not fit into the memory for bodies.
 var errHeld = errors.New("the gate holds the bodies of too many requests that carry a secret")
 
 // room is the memory that an exchange has reserved for the body.

@@ -155,7 +155,7 @@ func TestGrants_BoundHeldBodies(t *testing.T) {
 	}
 }
 
-// TestGrants_ReleaseHeldBodies checks that bodies that never end, or whose grant is revoked, are not held for ever.
+// TestGrants_ReleaseHeldBodies checks that the gate releases bodies that never end, and those whose grant is revoked.
 func TestGrants_ReleaseHeldBodies(t *testing.T) {
 	t.Parallel()
 	g, _ := newLogin(t, "")

@@ -188,7 +188,7 @@ func (n *narrower) lists(what string, mine, theirs []string, within func(p, o st
 	return both
 }
 
-// shorter returns the shorter of two durations; "" is no end.
+// shorter returns the shorter of two durations; "" is unlimited.
 func (n *narrower) shorter(mine, theirs string) string {
 	if theirs == "" {
 		return mine

@@ -20,7 +20,7 @@ type Request struct {
 	Root     string // the directory of the file
 	At       policy.Origin
 	Optional bool
-	For      string // such as 8h; "" is no end
+	For      string // such as 8h; "" is unlimited
 	Grant    Grant
 }
 

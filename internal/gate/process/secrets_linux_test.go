@@ -392,7 +392,7 @@ func TestGateProgram_RefusesGrants(t *testing.T) {
 		kind fault.Kind
 	}{
 		{never, good, fault.Unsupported},
-		{later, `{"hosts": ["a.example"], "sites": [{"in": "sigv4"}]}`, fault.Invalid}, // the secret is no access key
+		{later, `{"hosts": ["a.example"], "sites": [{"in": "sigv4"}]}`, fault.Invalid}, // sigv4 requires an access key
 		{later, `{"hosts": ["a.example"], "sites": [{"in": "ssh"}]}`, fault.Invalid},   // the keys of the host are unknown
 		{later, `{"hosts": ["a.example"], "sites": [{"in": "json", "pointer": "/a", "methods": ["POST"], "paths": ["/a"]}]}`, ""},
 		{later, `{"hosts": ["a.example"], "sites": [{"in": "bearer"}], "ask": "each"}`, ""},
