@@ -145,8 +145,8 @@ func policyText(name, level string) (wire.PolicyFile, error) {
 	return wire.PolicyFile{Level: level, Name: abs, Text: string(text)}, err
 }
 
-// readPolicyFile returns the absolute name and the content of a file. pipes allows a FIFO, as in --policy <(program). One
-// in a project could keep commands waiting, so it is not opened in a way that blocks.
+// readPolicyFile returns the absolute name and the content of a file. pipes allows a FIFO, as in --policy <(program).
+// One in a project could keep commands waiting, so it is not opened in a way that blocks.
 func readPolicyFile(name string, pipes bool) (string, []byte, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
